@@ -1,0 +1,1 @@
+//! A copy: one log, its machine, admission, and the executor of its actions.

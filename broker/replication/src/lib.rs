@@ -1,0 +1,1 @@
+//! One partition's leader and follower as state machines, pure.

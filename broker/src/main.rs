@@ -1,0 +1,3 @@
+//! The `felix` binary.
+
+fn main() {}

@@ -1,0 +1,3 @@
+//! Real clients against the real binary.
+
+fn main() {}

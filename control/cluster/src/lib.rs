@@ -1,0 +1,1 @@
+//! Cluster state and every control decision, pure.

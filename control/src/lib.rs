@@ -1,0 +1,1 @@
+//! Control stores and the executor of the cluster machines.

@@ -1,0 +1,9 @@
+//! The words and the wire.
+//!
+//! Everything that several packages must agree on: identities, offsets, time points, the record batch, and
+//! Kafka's frames and messages. Deliberately absent: sockets, files, clocks, and any state.
+
+pub mod batch;
+pub mod generation_map;
+pub mod ids;
+pub mod time;

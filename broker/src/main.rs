@@ -3,6 +3,7 @@
 //! Modules import to the right only: `main`, `server`, `net`, `handlers`, then `coordinators`, `fetching` and
 //! `admin`, then `partitions`, `view`, and last `clock`, `tasks`, `metrics` and `wire_code`.
 
+mod args;
 mod clock;
 mod partitions;
 mod tasks;

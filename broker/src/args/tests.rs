@@ -1,0 +1,102 @@
+use std::io::Write;
+
+use super::*;
+
+fn run(arguments: &[&str], environment: &[(&str, &str)]) -> Result<Settings, ArgsError> {
+    let matches = command().try_get_matches_from(std::iter::once(&"felix").chain(arguments)).unwrap();
+    let lookup =
+        |name: &str| environment.iter().find(|(key, _)| *key == name).map(|(_, value)| (*value).to_owned());
+    match resolve(&matches, lookup)? {
+        Action::Serve(settings) => Ok(*settings),
+        Action::DumpLog(_) => unreachable!("no subcommand was given"),
+    }
+}
+
+fn file(text: &str) -> tempfile::NamedTempFile {
+    let mut file = tempfile::NamedTempFile::new().unwrap();
+    file.write_all(text.as_bytes()).unwrap();
+    file
+}
+
+#[test]
+fn the_command_is_sound() {
+    command().debug_assert();
+}
+
+#[test]
+fn nothing_given_means_the_defaults() {
+    let settings = run(&[], &[]).unwrap();
+    assert_eq!(settings.node_id, 1);
+    assert_eq!(settings.data_dir, PathBuf::from("./felix-data"));
+    assert_eq!(settings.listeners[0].to_string(), "PLAINTEXT://127.0.0.1:9092");
+    assert_eq!(settings.metrics_bind, "127.0.0.1:9644");
+    assert_eq!(settings.lease, Duration::from_secs(2));
+    assert!(settings.overrides.is_empty());
+}
+
+#[test]
+fn a_flag_beats_the_environment_which_beats_the_file() {
+    let config = file("node-id = 3\nrack = \"c\"\nlease-ms = 700\n");
+    let path = config.path().to_str().unwrap();
+    let environment = [("FELIX_NODE_ID", "2"), ("FELIX_CONFIG", path), ("FELIX_RACK", "b")];
+    let settings = run(&["--node-id", "1"], &environment).unwrap();
+    assert_eq!(settings.node_id, 1);
+    assert_eq!(settings.rack.as_deref(), Some("b"));
+    assert_eq!(settings.lease, Duration::from_millis(700));
+}
+
+#[test]
+fn flags_may_stand_on_both_sides_of_serve() {
+    let settings = run(&["--node-id", "1", "--set", "a=1", "serve", "--node-id", "2", "--set", "b=2"], &[]).unwrap();
+    assert_eq!(settings.node_id, 2);
+    assert_eq!(settings.overrides.len(), 2);
+}
+
+#[test]
+fn the_file_holds_broker_configs_too() {
+    let config = file("log.retention.ms = 5\n\"log.dirs\" = [\"a\", \"b\"]\n[num]\npartitions = 3\n");
+    let settings =
+        run(&["--config", config.path().to_str().unwrap(), "--set", "log.retention.ms=6"], &[]).unwrap();
+    let pairs: Vec<_> =
+        settings.overrides.iter().map(|one| (one.key.as_str(), one.value.as_str())).collect();
+    assert_eq!(pairs, [("log.dirs", "a,b"), ("log.retention.ms", "5"), ("num.partitions", "3"), ("log.retention.ms", "6")]);
+}
+
+#[test]
+fn an_error_names_the_thing_its_source_and_what_is_allowed() {
+    let say = |arguments: &[&str], environment: &[(&str, &str)]| {
+        run(arguments, environment).unwrap_err().to_string()
+    };
+    assert_eq!(
+        say(&[], &[("FELIX_NODE_ID", "x")]),
+        "node-id = \"x\" (from environment FELIX_NODE_ID): must be a whole number from 0 to 2147483647"
+    );
+    assert_eq!(
+        say(&["--lease-ms", "100"], &[]),
+        "lease-ms = \"100\" (from flag --lease-ms): must be a whole number of milliseconds from 500 to 60000"
+    );
+    assert!(say(&["--etcd", "a:1"], &[]).contains("not supported by this version"));
+    assert!(say(&["--set", "nothing"], &[]).contains("key=value"));
+    assert!(say(&["--config", "/does/not/exist"], &[]).contains("cannot use the file"));
+    let broken = file("a = 1\nb = \n");
+    let message = say(&["--config", broken.path().to_str().unwrap()], &[]);
+    assert!(message.contains("line 2"), "{message}");
+    assert!(!message.contains('\n'), "one line: {message}");
+}
+
+#[test]
+fn listeners_are_kafkas_syntax() {
+    let listeners = |text: &str| parse_endpoints(text, endpoint::Use::Bind);
+    let two = listeners("PLAINTEXT://[::1]:9092, outside://:0").unwrap();
+    assert_eq!(two[0].host, "::1");
+    assert_eq!(two[0].to_string(), "PLAINTEXT://[::1]:9092");
+    assert_eq!(two[1], Endpoint { name: "OUTSIDE".to_owned(), host: String::new(), port: 0 });
+    for bad in ["", "127.0.0.1:9092", "A://h", "A://h:99999", "A://::1:1", "A://[x]:1", "SSL://h:1", "A://h:1,A://h:2"] {
+        assert!(listeners(bad).is_err(), "{bad}");
+    }
+    let wrong = run(&["--advertised-listeners", "OTHER://h:1"], &[]).unwrap_err().to_string();
+    assert!(wrong.contains("no listener is named OTHER"), "{wrong}");
+    for bad in ["PLAINTEXT://0.0.0.0:1", "PLAINTEXT://h:0", "PLAINTEXT://:1"] {
+        assert!(parse_endpoints(bad, endpoint::Use::Advertise).is_err(), "{bad}");
+    }
+}

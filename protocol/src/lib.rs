@@ -4,6 +4,9 @@
 //! Kafka's frames and messages. Deliberately absent: sockets, files, clocks, and any state.
 
 pub mod batch;
+pub mod error_code;
+pub mod frame;
 pub mod generation_map;
 pub mod ids;
+pub mod messages;
 pub mod time;

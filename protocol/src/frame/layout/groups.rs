@@ -1,0 +1,274 @@
+//! Layouts of what members of groups send, and of what looks after groups.
+
+use super::{
+    Layout, NEVER, boolean, bytes, int8, int8s, int32, int32s, int64, layout, list, text, texts, uuid,
+};
+use crate::messages::ApiKey;
+
+pub(super) static GROUPS: &[Layout] = &[
+    layout(
+        ApiKey::OffsetCommit,
+        2,
+        9,
+        8,
+        &[
+            text("group_id"),
+            int32("generation_id_or_member_epoch"),
+            text("member_id"),
+            text("group_instance_id").since(7).or_null(),
+            int64("retention_time_ms").until(4),
+            list(
+                "topics",
+                &[
+                    text("name"),
+                    list(
+                        "partitions",
+                        &[
+                            int32("partition_index"),
+                            int64("committed_offset"),
+                            int32("committed_leader_epoch").since(6),
+                            text("committed_metadata").or_null(),
+                        ],
+                    ),
+                ],
+            ),
+        ],
+    ),
+    layout(
+        ApiKey::OffsetFetch,
+        1,
+        9,
+        6,
+        &[
+            list(
+                "groups",
+                &[
+                    text("group_id"),
+                    text("member_id").since(9).or_null(),
+                    int32("member_epoch").since(9),
+                    list("topics", &[text("name"), int32s("partition_indexes")]).or_null(),
+                ],
+            )
+            .since(8),
+            text("group_id").until(7),
+            list("topics", &[text("name"), int32s("partition_indexes")]).until(7).null_since(2),
+            boolean("require_stable").since(7),
+        ],
+    ),
+    layout(
+        ApiKey::FindCoordinator,
+        0,
+        6,
+        3,
+        &[text("key").until(3), int8("key_type").since(1), texts("coordinator_keys").since(4)],
+    ),
+    layout(
+        ApiKey::JoinGroup,
+        0,
+        9,
+        6,
+        &[
+            text("group_id"),
+            int32("session_timeout_ms"),
+            int32("rebalance_timeout_ms").since(1),
+            text("member_id"),
+            text("group_instance_id").since(5).or_null(),
+            text("protocol_type"),
+            list("protocols", &[text("name"), bytes("metadata")]),
+            text("reason").since(8).or_null(),
+        ],
+    ),
+    layout(
+        ApiKey::Heartbeat,
+        0,
+        4,
+        4,
+        &[
+            text("group_id"),
+            int32("generation_id"),
+            text("member_id"),
+            text("group_instance_id").since(3).or_null(),
+        ],
+    ),
+    layout(
+        ApiKey::LeaveGroup,
+        0,
+        5,
+        4,
+        &[
+            text("group_id"),
+            list(
+                "members",
+                &[text("member_id"), text("group_instance_id").or_null(), text("reason").since(5).or_null()],
+            )
+            .since(3),
+            text("member_id").until(2),
+        ],
+    ),
+    layout(
+        ApiKey::SyncGroup,
+        0,
+        5,
+        4,
+        &[
+            text("group_id"),
+            int32("generation_id"),
+            text("member_id"),
+            text("group_instance_id").since(3).or_null(),
+            text("protocol_type").since(5).or_null(),
+            text("protocol_name").since(5).or_null(),
+            list("assignments", &[text("member_id"), bytes("assignment")]),
+        ],
+    ),
+    layout(
+        ApiKey::DescribeGroups,
+        0,
+        6,
+        5,
+        &[texts("groups"), boolean("include_authorized_operations").since(3)],
+    ),
+    layout(ApiKey::ListGroups, 0, 5, 3, &[texts("states_filter").since(4), texts("types_filter").since(5)]),
+    layout(ApiKey::DeleteGroups, 0, 2, 2, &[texts("groups_names")]),
+    layout(
+        ApiKey::OffsetDelete,
+        0,
+        0,
+        NEVER,
+        &[text("group_id"), list("topics", &[text("name"), list("partitions", &[int32("partition_index")])])],
+    ),
+    layout(
+        ApiKey::ConsumerGroupHeartbeat,
+        0,
+        1,
+        0,
+        &[
+            text("group_id"),
+            text("member_id"),
+            int32("member_epoch"),
+            text("instance_id").or_null(),
+            text("rack_id").or_null(),
+            int32("rebalance_timeout_ms"),
+            texts("subscribed_topic_names").or_null(),
+            text("subscribed_topic_regex").since(1).or_null(),
+            text("server_assignor").or_null(),
+            list("topic_partitions", &[uuid("topic_id"), int32s("partitions")]).or_null(),
+        ],
+    ),
+    layout(
+        ApiKey::ConsumerGroupDescribe,
+        0,
+        1,
+        0,
+        &[texts("group_ids"), boolean("include_authorized_operations")],
+    ),
+    layout(
+        ApiKey::ShareGroupHeartbeat,
+        1,
+        1,
+        1,
+        &[
+            text("group_id"),
+            text("member_id"),
+            int32("member_epoch"),
+            text("rack_id").or_null(),
+            texts("subscribed_topic_names").or_null(),
+        ],
+    ),
+    layout(
+        ApiKey::ShareGroupDescribe,
+        1,
+        1,
+        1,
+        &[texts("group_ids"), boolean("include_authorized_operations")],
+    ),
+    layout(
+        ApiKey::ShareFetch,
+        1,
+        1,
+        1,
+        &[
+            text("group_id").or_null(),
+            text("member_id").or_null(),
+            int32("share_session_epoch"),
+            int32("max_wait_ms"),
+            int32("min_bytes"),
+            int32("max_bytes"),
+            int32("max_records"),
+            int32("batch_size"),
+            list(
+                "topics",
+                &[
+                    uuid("topic_id"),
+                    list(
+                        "partitions",
+                        &[
+                            int32("partition_index"),
+                            list(
+                                "acknowledgement_batches",
+                                &[int64("first_offset"), int64("last_offset"), int8s("acknowledge_types")],
+                            ),
+                        ],
+                    ),
+                ],
+            ),
+            list("forgotten_topics_data", &[uuid("topic_id"), int32s("partitions")]),
+        ],
+    ),
+    layout(
+        ApiKey::ShareAcknowledge,
+        1,
+        1,
+        1,
+        &[
+            text("group_id").or_null(),
+            text("member_id").or_null(),
+            int32("share_session_epoch"),
+            list(
+                "topics",
+                &[
+                    uuid("topic_id"),
+                    list(
+                        "partitions",
+                        &[
+                            int32("partition_index"),
+                            list(
+                                "acknowledgement_batches",
+                                &[int64("first_offset"), int64("last_offset"), int8s("acknowledge_types")],
+                            ),
+                        ],
+                    ),
+                ],
+            ),
+        ],
+    ),
+    layout(
+        ApiKey::DescribeShareGroupOffsets,
+        0,
+        0,
+        0,
+        &[list(
+            "groups",
+            &[text("group_id"), list("topics", &[text("topic_name"), int32s("partitions")]).or_null()],
+        )],
+    ),
+    layout(
+        ApiKey::AlterShareGroupOffsets,
+        0,
+        0,
+        0,
+        &[
+            text("group_id"),
+            list(
+                "topics",
+                &[text("topic_name"), list("partitions", &[int32("partition_index"), int64("start_offset")])],
+            ),
+        ],
+    ),
+    layout(
+        ApiKey::DeleteShareGroupOffsets,
+        0,
+        0,
+        0,
+        &[text("group_id"), list("topics", &[text("topic_name")])],
+    ),
+];

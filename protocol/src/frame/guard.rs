@@ -280,3 +280,6 @@ impl<'a> Walk<'a> {
         Ok(taken)
     }
 }
+
+#[cfg(test)]
+mod tests;

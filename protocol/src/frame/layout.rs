@@ -13,6 +13,8 @@ use crate::messages::ApiKey;
 mod admin;
 mod groups;
 mod records;
+#[cfg(test)]
+pub(super) mod sample;
 mod security;
 
 /// Of an API without flexible versions.

@@ -1,1 +1,22 @@
-//! One partition's log on disk.
+//! One partition's log on disk, synchronous, behind the [`disk::Disk`] trait.
+//!
+//! A [`Log`] has one writer and any number of [`LogReader`]s, which read while it writes: no lock is held
+//! during a read or a flush. Deliberately absent: clocks (time comes as an argument), threads other than the
+//! flusher's own, leases, and every opinion on who may write.
+
+pub mod config;
+pub mod data_dir;
+pub mod disk;
+pub mod error;
+pub mod flush;
+pub mod log;
+pub mod producers;
+pub mod replicas;
+
+pub use config::{Limits, LogConfig};
+pub use data_dir::DataDir;
+pub use error::{Damaged, FlushError, ReadError, StorageError};
+pub use flush::{FlushJob, FlushMode, Flusher};
+pub use log::{Appended, Deleted, Found, LoadReport, Log, LogReader, Read, Recovered, Retired, SideFile};
+pub use producers::{ProducerDescription, Producers, Verdict};
+pub use replicas::{Replica, Replicas};

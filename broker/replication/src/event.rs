@@ -1,0 +1,70 @@
+//! What a leader is told.
+
+use felix_protocol::ids::Offset;
+use felix_protocol::time::MonoTime;
+
+use crate::eligible::{KeyState, Pair, Revision};
+use crate::waiters::{Ticket, Word};
+
+/// One thing that happened.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// The log was written up to `end`, through both checks of admission.
+    Appended {
+        /// One past the last record.
+        end: Offset,
+    },
+    /// The log is durable up to `end`, as its flush policy counts.
+    Stored {
+        /// One past the last durable record.
+        end: Offset,
+    },
+    /// A writer waits for a word about everything below `end`.
+    Wait {
+        /// Names the writer.
+        ticket: Ticket,
+        /// Whose word.
+        word: Word,
+        /// One past the writer's last record.
+        end: Offset,
+        /// When it stops waiting.
+        deadline: MonoTime,
+    },
+    /// The control store answered a report.
+    ReportAnswered {
+        /// Which report.
+        number: u64,
+        /// What came back.
+        answer: ReportAnswer,
+    },
+    /// A linearizable read of the partition's key.
+    KeyRead {
+        /// What it showed; `None` when it could not be read.
+        key: Option<KeyState>,
+    },
+    /// A follower's pair holds everything below `position`: answered at this generation, under this log id,
+    /// durable and reconciled (C4).
+    Confirmed {
+        /// The pair.
+        pair: Pair,
+        /// One past its last durable record.
+        position: Offset,
+    },
+    /// The partition now needs this many members for an acknowledgement.
+    Need(usize),
+    /// The tenure is over: the session was given up, another generation leads, or the topic is gone.
+    Ended,
+    /// Time has passed.
+    Tick,
+}
+
+/// What came back for a report.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ReportAnswer {
+    /// It landed; the key is at this revision now.
+    Landed(Revision),
+    /// The compare was lost; this is the key as the same transaction read it.
+    Refused(KeyState),
+    /// Nobody knows: a timeout, a broken connection. It may land yet (C3).
+    Unknown,
+}

@@ -1,0 +1,73 @@
+//! A copy that has stopped for good: why, and what an operator does about it.
+
+use std::fmt;
+
+use felix_protocol::ids::{BrokerId, Generation, Offset, PartitionId};
+
+/// Why a copy stopped. It confirms nothing and acknowledges nothing from then on (I7).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum HaltReason {
+    /// Its history parts from the leader's within one tenure.
+    Diverged,
+    /// The leader no longer holds what it lacks.
+    NeedsBootstrap,
+    /// Following the leader would cut it below its own mark.
+    BelowMark,
+    /// A newer generation refused it.
+    Fenced,
+    /// Its storage failed or is damaged.
+    Storage,
+    /// A promise of the code was broken; the copy was stopped rather than trusted.
+    Broken,
+}
+
+impl HaltReason {
+    /// What to do about it, in a sentence.
+    pub fn remedy(self) -> &'static str {
+        match self {
+            HaltReason::Diverged | HaltReason::NeedsBootstrap => {
+                "the leader rebuilds this copy when the rebuild policy allows it; nothing acknowledged is lost"
+            }
+            HaltReason::BelowMark => {
+                "do not delete this copy: it holds records that the leader lacks; compare the replicas with \
+                 `felix verify` and decide with `felix recover`"
+            }
+            HaltReason::Fenced => "nothing: the partition has moved on to a newer leader",
+            HaltReason::Storage => {
+                "check the disk and the log line that names the file, then restart this broker"
+            }
+            HaltReason::Broken => {
+                "report the panic in this broker's log; a restart opens the copy again from its files"
+            }
+        }
+    }
+}
+
+/// The reason's name in listings and metrics.
+impl fmt::Display for HaltReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            HaltReason::Diverged => "diverged",
+            HaltReason::NeedsBootstrap => "needs_bootstrap",
+            HaltReason::BelowMark => "below_mark",
+            HaltReason::Fenced => "fenced",
+            HaltReason::Storage => "storage",
+            HaltReason::Broken => "broken",
+        })
+    }
+}
+
+/// One row of the listing of halted copies.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Halted {
+    /// The partition.
+    pub partition: PartitionId,
+    /// The broker that holds the copy.
+    pub node: BrokerId,
+    /// The generation it stopped at.
+    pub generation: Generation,
+    /// How far its log reaches.
+    pub position: Offset,
+    /// Why.
+    pub reason: HaltReason,
+}

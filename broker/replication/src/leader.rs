@@ -1,0 +1,282 @@
+//! One tenure of one partition's leadership.
+//!
+//! ```text
+//!              report landed                 session given up, newer generation, topic gone
+//!   Opening ────────────────────▶ Open ────────────────────▶ Ended
+//!      │                                                        ▲
+//!      └────────────────────────────────────────────────────────┘
+//! ```
+//!
+//! | phase | a write | a word |
+//! |---|---|---|
+//! | Opening | taken in; the writer is parked | none, not even acks=1: the control store does not know yet that this leader may have said something (C10) |
+//! | Open | taken in, if enough members stand for it | by the mark, or by the disk and the lease |
+//! | Ended | refused | none; whoever waits is told so at once |
+//!
+//! The lease is not in here: it changes several times a second for all partitions together, so whoever runs
+//! the machine checks it where it matters (before the bytes are written, and before a word that rests on it).
+
+mod core;
+
+use std::time::Duration;
+
+use felix_protocol::ids::{Generation, Offset};
+use felix_protocol::time::MonoTime;
+
+pub use self::core::{Core, Phase, Tenure};
+use crate::action::{Action, Vouch};
+use crate::event::{Event, ReportAnswer};
+use crate::invariants;
+use crate::rules::{AllRules, Rules};
+use crate::waiters::{Ticket, Waiters, Word};
+
+/// First wait after a report without an answer; doubles up to [`LONGEST_RETRY`].
+const FIRST_RETRY: Duration = Duration::from_millis(50);
+/// Longest wait between two tries.
+const LONGEST_RETRY: Duration = Duration::from_secs(1);
+
+/// Why a write is not taken in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    /// The tenure is over.
+    Ended,
+    /// Fewer members stand for an acknowledgement than it needs.
+    TooFewMembers {
+        /// Members, the leader included.
+        have: usize,
+        /// What is needed.
+        need: usize,
+    },
+    /// As many writers wait as may.
+    Full,
+}
+
+/// The leader: its safety core, and the pacing around it.
+#[derive(Clone, Debug)]
+pub struct Leader<R: Rules = AllRules> {
+    core: Core<R>,
+    waiters: Waiters,
+    /// When to read the key because a report has no answer; never, if none is due.
+    retry_at: MonoTime,
+    retry_wait: Duration,
+}
+
+impl<R: Rules> Leader<R> {
+    /// Begins a tenure: the first action is its opening report.
+    pub fn open(tenure: Tenure) -> (Leader<R>, Vec<Action>) {
+        let mut core = Core::new(tenure);
+        let report = core.propose_opening();
+        let leader =
+            Leader { core, waiters: Waiters::default(), retry_at: MonoTime::NEVER, retry_wait: FIRST_RETRY };
+        (leader, vec![Action::Report(report)])
+    }
+
+    /// The generation led at.
+    pub fn generation(&self) -> Generation {
+        self.core.generation
+    }
+
+    /// How far the tenure has come.
+    pub fn phase(&self) -> Phase {
+        self.core.phase
+    }
+
+    /// The mark.
+    pub fn mark(&self) -> Offset {
+        self.core.mark
+    }
+
+    /// The durable end, as the flush policy counts.
+    pub fn stored(&self) -> Offset {
+        self.core.stored
+    }
+
+    /// The log end when the tenure began.
+    pub fn takeover(&self) -> Offset {
+        self.core.takeover
+    }
+
+    /// The safety core, for checks.
+    pub fn core(&self) -> &Core<R> {
+        &self.core
+    }
+
+    /// Whether a write that waits for `word` is taken in now (`None`: it waits for nothing). While the
+    /// tenure is only opening, writers are parked instead of refused: their own deadline bounds the wait.
+    pub fn admits(&self, word: Option<Word>) -> Result<(), Refusal> {
+        if self.core.phase == Phase::Ended {
+            return Err(Refusal::Ended);
+        }
+        if word.is_some() && !self.waiters.has_room() {
+            return Err(Refusal::Full);
+        }
+        let (have, need) = (self.core.members(), self.core.need);
+        if word == Some(Word::Mark) && self.core.phase == Phase::Open && have < need {
+            return Err(Refusal::TooFewMembers { have, need });
+        }
+        Ok(())
+    }
+
+    /// Whether everything below `end` has been given this word already, so that nobody needs to wait.
+    pub fn has_given(&self, word: Word, end: Offset) -> bool {
+        self.core.may_acknowledge()
+            && match word {
+                Word::Stored => end <= self.core.stored,
+                Word::Mark => end <= self.core.mark,
+            }
+    }
+
+    /// When the machine wants a [`Event::Tick`]; never, while nothing waits.
+    pub fn next_tick(&self) -> MonoTime {
+        self.waiters.earliest_deadline().min(self.retry_at)
+    }
+
+    /// Takes in one event.
+    pub fn step(&mut self, event: Event, now: MonoTime) -> Vec<Action> {
+        let mut actions = Vec::new();
+        if self.core.phase == Phase::Ended {
+            // Answers and flushes of a tenure that is over mean nothing any more; a writer that still came
+            // in is told.
+            if let Event::Wait { ticket, .. } = event {
+                actions.push(Action::Refuse { tickets: vec![ticket] });
+            }
+            return actions;
+        }
+        match event {
+            Event::Appended { end } => self.core.appended(end),
+            Event::Stored { end } => {
+                self.core.stored(end);
+                self.give_words(&mut actions);
+            }
+            Event::Wait { ticket, word, end, deadline } => {
+                self.wait(ticket, word, end, deadline, now, &mut actions);
+            }
+            Event::ReportAnswered { number, answer } => self.answered(number, answer, now, &mut actions),
+            Event::KeyRead { key } => self.key_read(key, now, &mut actions),
+            Event::Confirmed { pair, position } => {
+                self.core.confirmed(pair, position);
+                self.give_words(&mut actions);
+            }
+            Event::Need(need) => {
+                self.core.need = need;
+                self.give_words(&mut actions);
+            }
+            Event::Ended => self.end(&mut actions),
+            Event::Tick => self.tick(now, &mut actions),
+        }
+        debug_assert_eq!(invariants::check(&self.core), Ok(()));
+        actions
+    }
+
+    fn wait(
+        &mut self,
+        ticket: Ticket,
+        word: Word,
+        end: Offset,
+        deadline: MonoTime,
+        now: MonoTime,
+        actions: &mut Vec<Action>,
+    ) {
+        if self.has_given(word, end) {
+            actions.push(Action::Release { tickets: vec![ticket], vouch: vouch(word) });
+        } else if deadline <= now {
+            actions.push(Action::Expire { tickets: vec![ticket] });
+        } else {
+            self.waiters.wait(word, end, ticket, deadline);
+        }
+    }
+
+    fn answered(&mut self, number: u64, answer: ReportAnswer, now: MonoTime, actions: &mut Vec<Action>) {
+        match answer {
+            ReportAnswer::Landed(revision) => {
+                let opened = self.core.landed(number, revision);
+                self.after_key(opened, actions);
+            }
+            ReportAnswer::Refused(key) => self.key_read(Some(key), now, actions),
+            ReportAnswer::Unknown => self.retry_later(now),
+        }
+    }
+
+    fn key_read(&mut self, key: Option<crate::eligible::KeyState>, now: MonoTime, actions: &mut Vec<Action>) {
+        let Some(key) = key else {
+            self.retry_later(now);
+            return;
+        };
+        let (learned, opened) = self.core.observed(key);
+        if learned == crate::eligible::Learned::Nothing && self.core.eligible.has_reports_in_flight() {
+            // The read resolved nothing; the report may land yet, or never have been sent. Sending the same
+            // proposal again on the same revision is safe: at most one of them can land.
+            if self.core.phase == Phase::Opening {
+                let report = self.core.propose_opening();
+                actions.push(Action::Report(report));
+            }
+            return;
+        }
+        self.after_key(opened, actions);
+        if self.core.phase == Phase::Opening && !self.core.eligible.has_reports_in_flight() {
+            // Somebody else wrote the key (another setting of the partition): open on what it says now.
+            let report = self.core.propose_opening();
+            actions.push(Action::Report(report));
+        }
+    }
+
+    fn after_key(&mut self, opened: bool, actions: &mut Vec<Action>) {
+        self.retry_at = MonoTime::NEVER;
+        self.retry_wait = FIRST_RETRY;
+        if opened {
+            actions.push(Action::Opened);
+        }
+        self.give_words(actions);
+    }
+
+    fn retry_later(&mut self, now: MonoTime) {
+        self.retry_at = now.after(self.retry_wait);
+        self.retry_wait = (self.retry_wait * 2).min(LONGEST_RETRY);
+    }
+
+    /// Moves the mark and releases whoever has their word.
+    fn give_words(&mut self, actions: &mut Vec<Action>) {
+        if self.core.advance() {
+            actions.push(Action::Advance { mark: self.core.mark });
+        }
+        if !self.core.may_acknowledge() || self.waiters.is_empty() {
+            return;
+        }
+        for (word, position) in [(Word::Stored, self.core.stored), (Word::Mark, self.core.mark)] {
+            let tickets = self.waiters.release(word, position);
+            if !tickets.is_empty() {
+                actions.push(Action::Release { tickets, vouch: vouch(word) });
+            }
+        }
+    }
+
+    fn tick(&mut self, now: MonoTime, actions: &mut Vec<Action>) {
+        let tickets = self.waiters.expire(now);
+        if !tickets.is_empty() {
+            actions.push(Action::Expire { tickets });
+        }
+        if self.retry_at <= now {
+            self.retry_at = MonoTime::NEVER;
+            actions.push(Action::ReadKey);
+        }
+    }
+
+    fn end(&mut self, actions: &mut Vec<Action>) {
+        self.core.end();
+        self.retry_at = MonoTime::NEVER;
+        let tickets = self.waiters.drain();
+        if !tickets.is_empty() {
+            actions.push(Action::Refuse { tickets });
+        }
+    }
+}
+
+fn vouch(word: Word) -> Vouch {
+    match word {
+        Word::Stored => Vouch::Lease,
+        Word::Mark => Vouch::Mark,
+    }
+}
+
+#[cfg(test)]
+mod tests;

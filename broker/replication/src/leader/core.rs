@@ -1,0 +1,174 @@
+//! The leader's safety core: what it may claim, without time and without record bytes.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use felix_protocol::ids::{Generation, Offset};
+
+use crate::eligible::{Eligible, KeyState, Last, Learned, Pair, Report, Revision, opening_set};
+use crate::mark::MarkRule;
+use crate::rules::Rules;
+
+/// What a tenure starts from. The copy's accepted generation is durable before this exists (C7).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Tenure {
+    /// The generation led at.
+    pub generation: Generation,
+    /// This broker's copy.
+    pub own: Pair,
+    /// The partition's key, as it was when the control store named this leader.
+    pub key: KeyState,
+    /// Where the copy's mark stands.
+    pub mark: Offset,
+    /// One past the copy's last record, all of it durable: the takeover's log end.
+    pub end: Offset,
+    /// How many members an acknowledgement needs.
+    pub need: usize,
+}
+
+/// How far the tenure has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Phase {
+    /// The opening report has not landed.
+    Opening,
+    /// It has.
+    Open,
+    /// Over, for good (C6).
+    Ended,
+}
+
+/// What a leader may claim. A model checker drives this alone.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Core<R: Rules> {
+    rules: R,
+    pub(crate) generation: Generation,
+    pub(crate) own: Pair,
+    pub(crate) eligible: Eligible,
+    pub(crate) phase: Phase,
+    /// The revision at which the key first named this tenure as the newest that opened.
+    pub(crate) opened_at: Option<Revision>,
+    pub(crate) need: usize,
+    /// Invariant: mark ≤ stored ≤ end, and each only rises (the mark once it is past the takeover).
+    pub(crate) mark: Offset,
+    pub(crate) stored: Offset,
+    pub(crate) end: Offset,
+    /// The log end when the tenure began (C5).
+    pub(crate) takeover: Offset,
+    /// Positions answered in this tenure (C4); it dies with the tenure.
+    pub(crate) confirmed: BTreeMap<Pair, Offset>,
+}
+
+impl<R: Rules> Core<R> {
+    /// A tenure that must open before it acknowledges anything.
+    pub fn new(tenure: Tenure) -> Core<R> {
+        Core {
+            rules: R::default(),
+            generation: tenure.generation,
+            own: tenure.own,
+            eligible: Eligible::new(tenure.key),
+            phase: Phase::Opening,
+            opened_at: None,
+            need: tenure.need,
+            mark: tenure.mark.min(tenure.end),
+            stored: tenure.end,
+            end: tenure.end,
+            takeover: tenure.end,
+            confirmed: BTreeMap::new(),
+        }
+    }
+
+    /// How far the tenure has come.
+    pub fn phase(&self) -> Phase {
+        self.phase
+    }
+
+    /// Whether an acknowledgement may be given at all: opened (C10), and not over.
+    pub fn may_acknowledge(&self) -> bool {
+        match self.phase {
+            Phase::Open => true,
+            Phase::Opening => !R::C10_OPENS_FIRST,
+            Phase::Ended => false,
+        }
+    }
+
+    /// Members that stand for an acknowledgement: the known set and the leader (C8).
+    pub fn members(&self) -> usize {
+        // The leader's own pair is never in the set, but must not count twice if it were.
+        let others = self.eligible.known().eligible.iter().filter(|pair| **pair != self.own).count();
+        others + 1
+    }
+
+    /// The opening report, on the revision last learned.
+    pub fn propose_opening(&mut self) -> Report {
+        let set = opening_set(self.eligible.known(), self.own, R::C10_KEEPS_LAST);
+        let last = Last::Opened { pair: self.own, generation: self.generation };
+        self.eligible.propose(set, last)
+    }
+
+    /// A report landed. Returns whether that opened the tenure.
+    pub fn landed(&mut self, number: u64, revision: Revision) -> bool {
+        self.eligible.landed(number, revision) && self.open_if_reported()
+    }
+
+    /// The key was seen. Returns whether that opened the tenure: an opening report whose answer got lost
+    /// shows itself in the key.
+    pub fn observed(&mut self, key: KeyState) -> (Learned, bool) {
+        let learned = self.eligible.observed(key);
+        (learned, learned == Learned::Newer && self.open_if_reported())
+    }
+
+    /// Opened ⇔ the key names this tenure as the newest leader that opened.
+    fn open_if_reported(&mut self) -> bool {
+        let last = Last::Opened { pair: self.own, generation: self.generation };
+        let opens = self.phase == Phase::Opening && self.eligible.known().last == last;
+        if opens {
+            self.phase = Phase::Open;
+            self.opened_at = Some(self.eligible.known().revision);
+        }
+        opens
+    }
+
+    /// The log was written up to `end`.
+    pub fn appended(&mut self, end: Offset) {
+        self.end = self.end.max(end);
+    }
+
+    /// The log is durable up to `end`; nothing beyond what was written counts.
+    pub fn stored(&mut self, end: Offset) {
+        self.stored = self.stored.max(end.min(self.end));
+    }
+
+    /// A pair confirmed a position. Positions of one pair never go back; one that does comes from a disk
+    /// that was rolled back, and whoever receives answers deals with that before it gets here.
+    pub fn confirmed(&mut self, pair: Pair, position: Offset) {
+        let known = self.confirmed.entry(pair).or_insert(position);
+        *known = (*known).max(position);
+    }
+
+    /// Moves the mark as far as the rule allows. Returns whether it moved.
+    pub fn advance(&mut self) -> bool {
+        if !self.may_acknowledge() {
+            return false;
+        }
+        let counted = if R::C2_COUNTS_REPORTS_IN_FLIGHT {
+            self.eligible.maximal()
+        } else {
+            self.eligible.known().eligible.clone()
+        };
+        let need = if R::C8_NEEDS_MEMBERS { self.need } else { 1 };
+        let rule = MarkRule { mark: self.mark, stored: self.stored, members: self.members(), need };
+        let mark = rule.mark(counted.iter().map(|pair| self.confirmed.get(pair).copied()));
+        let moved = mark > self.mark;
+        self.mark = mark;
+        moved
+    }
+
+    /// The maximal eligible set, for checks.
+    pub fn maximal(&self) -> BTreeSet<Pair> {
+        self.eligible.maximal()
+    }
+
+    /// The tenure is over.
+    pub fn end(&mut self) {
+        self.phase = Phase::Ended;
+    }
+}

@@ -1,3 +1,273 @@
 //! Real clients against the real binary.
+//!
+//! The harness starts `felix` (or Apache Kafka, to compare) as a process of its own, runs client programs and raw-socket cases against it,
+//! and reports a line a case. README.md says how to run it and how to add a client.
 
-fn main() {}
+mod cache;
+mod manifest;
+mod page;
+mod ports;
+mod process;
+mod program;
+mod raw;
+mod results;
+mod target;
+mod wait;
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+
+use anyhow::{Context, Result, bail};
+use clap::Parser;
+
+use cache::Cache;
+use manifest::{Client, Manifests};
+use program::Program;
+use results::{CaseResult, PartResult, Status};
+use target::{Broker, Kind, Origin};
+
+/// Runs real Kafka clients and raw-socket cases against Felix, or against Apache Kafka.
+#[derive(Parser)]
+struct Args {
+    /// Parts to run (repeatable or comma list); all when none is named.
+    #[arg(long, value_delimiter = ',')]
+    client: Vec<String>,
+    /// Cases to run (repeatable or comma list, `*` stands for anything).
+    #[arg(long, value_delimiter = ',')]
+    case: Vec<String>,
+    /// The broker under test.
+    #[arg(long, value_enum, default_value = "felix")]
+    against: Kind,
+    /// The `felix` binary, if not the one beside the harness.
+    #[arg(long)]
+    felix: Option<PathBuf>,
+    /// Long cases in full.
+    #[arg(long)]
+    full: bool,
+    /// Lists parts and cases.
+    #[arg(long)]
+    list: bool,
+    /// Writes docs/compatibility.md from the last results, after the run if one was asked for.
+    #[arg(long)]
+    write_docs: bool,
+    /// Installs and builds what the parts need, and runs nothing.
+    #[arg(long)]
+    prepare: bool,
+}
+
+/// Folders of the clone.
+struct Places {
+    package: PathBuf,
+    clients: PathBuf,
+    output: PathBuf,
+}
+
+impl Places {
+    fn new() -> Self {
+        let package = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
+        let output = package.join("../target/compat-run");
+        Self { clients: package.join("clients"), package, output }
+    }
+}
+
+/// A part that the harness carries out itself.
+const RAW: &str = "raw";
+
+fn main() -> ExitCode {
+    match run(&Args::parse()) {
+        Ok(code) => code,
+        Err(error) => {
+            #[expect(clippy::print_stderr, reason = "the harness reports on its streams")]
+            {
+                eprintln!("compat-tests: {error:#}");
+            }
+            ExitCode::from(2)
+        }
+    }
+}
+
+#[expect(clippy::print_stdout, reason = "the harness reports on stdout")]
+fn run(args: &Args) -> Result<ExitCode> {
+    let places = Places::new();
+    let manifests = Manifests::read(&places.clients)?;
+    let results = places.output.join("results");
+    if args.list {
+        list(&manifests);
+        return Ok(ExitCode::SUCCESS);
+    }
+    let chosen = chosen(args, &manifests)?;
+    let only_docs = args.write_docs && args.client.is_empty() && args.case.is_empty() && results.is_dir();
+    let mut code = ExitCode::SUCCESS;
+    if !only_docs {
+        let parts = run_parts(args, &places, &manifests, &chosen, &results)?;
+        let total = |status| parts.iter().map(|part| part.count(status)).sum::<usize>();
+        let failed = total(Status::Fail);
+        println!("{} passed, {failed} failed, {} skipped", total(Status::Pass), total(Status::Skip));
+        if failed > 0 {
+            code = ExitCode::FAILURE;
+        }
+    }
+    if args.write_docs {
+        let own = [(RAW.to_owned(), raw::cases().iter().map(|case| (case.name.to_owned(), case.proves.to_owned())).collect())];
+        let page = page::render(&manifests, &own, &results, &places.package)?;
+        std::fs::write(places.package.join("../docs/compatibility.md"), page)?;
+    }
+    Ok(code)
+}
+
+#[expect(clippy::print_stdout, reason = "the harness reports on stdout")]
+fn list(manifests: &Manifests) {
+    for case in raw::cases() {
+        println!("{RAW}/{}: {}", case.name, case.proves);
+    }
+    for client in &manifests.clients {
+        println!("{} ({} {}): {}", client.name, client.title, client.version, manifests.cases(client).join(" "));
+    }
+}
+
+/// The parts to run, in order.
+fn chosen(args: &Args, manifests: &Manifests) -> Result<Vec<String>> {
+    let mut all = vec![RAW.to_owned()];
+    all.extend(manifests.clients.iter().map(|client| client.name.clone()));
+    if let Some(unknown) = args.client.iter().find(|name| !all.contains(name)) {
+        bail!("there is no client {unknown}; there are {}", all.join(", "));
+    }
+    all.retain(|name| args.client.is_empty() || args.client.contains(name));
+    Ok(all)
+}
+
+#[expect(clippy::print_stdout, reason = "the harness reports on stdout")]
+fn run_parts(
+    args: &Args,
+    places: &Places,
+    manifests: &Manifests,
+    chosen: &[String],
+    results: &Path,
+) -> Result<Vec<PartResult>> {
+    let target = match args.against {
+        Kind::Felix => "felix",
+        Kind::Kafka => "kafka",
+    };
+    let logs = places.output.join("logs").join(target);
+    let cache = Cache::open(&logs)?;
+    let origin = Origin::find(args.against, &cache, args.felix.clone(), &places.clients, &logs)?;
+    println!("against {}", origin.title());
+    let wanted = |case: &str| args.case.is_empty() || args.case.iter().any(|pattern| matches(pattern, case));
+    let mut parts = Vec::new();
+    for name in chosen {
+        let started = std::time::Instant::now();
+        let part = match manifests.clients.iter().find(|client| client.name == *name) {
+            Some(client) => {
+                let stage = Stage { args, cache: &cache, manifests, origin: &origin, logs: &logs };
+                stage.run_client(client, &wanted)?
+            }
+            None if args.prepare => continue,
+            None => raw::run(&origin, &cache, args.full, &wanted)?,
+        };
+        if args.prepare || part.cases.is_empty() {
+            continue;
+        }
+        println!("{name}: {} cases in {:.1} s", part.cases.len(), started.elapsed().as_secs_f64());
+        part.save(&results.join(target), !args.case.is_empty())?;
+        parts.push(part);
+    }
+    if parts.is_empty() && !args.prepare {
+        bail!("no case has such a name; --list shows all");
+    }
+    Ok(parts)
+}
+
+/// What running a client needs.
+struct Stage<'a> {
+    args: &'a Args,
+    cache: &'a Cache,
+    manifests: &'a Manifests,
+    origin: &'a Origin,
+    logs: &'a Path,
+}
+
+impl Stage<'_> {
+    /// Prepares a client and runs its cases on a broker of its own. What cannot be built or started is a failure of every case of that
+    /// client, not the end of the run.
+    fn run_client(&self, client: &Client, wanted: &dyn Fn(&str) -> bool) -> Result<PartResult> {
+        let mut part = PartResult::new(&client.name, &client.title, &client.version, &self.origin.title());
+        let cases: Vec<String> = self.manifests.cases(client).into_iter().filter(|case| wanted(case)).collect();
+        let mut left = Vec::new();
+        for case in cases {
+            match client.skip.get(&case) {
+                Some(reason) => part.push(CaseResult::skip(&case, reason)),
+                None => left.push(case),
+            }
+        }
+        if left.is_empty() {
+            return Ok(part);
+        }
+        if let Err(error) = self.try_client(client, &left, &mut part) {
+            let settled: BTreeSet<String> = part.cases.iter().map(|case| case.case.clone()).collect();
+            if self.args.prepare {
+                return Err(error);
+            }
+            for case in left.iter().filter(|case| !settled.contains(*case)) {
+                part.push(CaseResult::fail(case, format!("{error:#}"), 0));
+            }
+        }
+        Ok(part)
+    }
+
+    fn try_client(&self, client: &Client, cases: &[String], part: &mut PartResult) -> Result<()> {
+        self.cache.packages(&client.apt.iter().cloned().collect())?;
+        let out = self.cache.build(&client.name, &client.source, &client.build)?;
+        if self.args.prepare {
+            return Ok(());
+        }
+        let settings: Vec<(String, String)> =
+            client.broker.iter().map(|(name, value)| (name.clone(), value.clone())).collect();
+        let mut broker = Broker::start(self.origin, &client.name, &settings)?;
+        let (source, full) = (&client.source, self.args.full);
+        let data = broker.data_dir().to_path_buf();
+        let command = || {
+            let place = |argument: &String| {
+                argument.replace("{src}", &source.to_string_lossy()).replace("{out}", &out.to_string_lossy())
+            };
+            let argv: Vec<String> = client.run.iter().map(place).collect();
+            let mut command = Command::new(argv.first().map_or("", String::as_str));
+            command.args(argv.iter().skip(1)).current_dir(&out);
+            self.cache.environment(&mut command, source, &out);
+            command.env("DATA_DIR", &data);
+            if full {
+                command.env("FELIX_FULL", "1");
+            }
+            command
+        };
+        let log = self.logs.join(format!("client-{}.log", client.name));
+        std::fs::write(&log, "")?;
+        let program = Program {
+            command: &command,
+            prefix: format!("{}-", client.name),
+            log,
+            bound: &|case| self.manifests.bound(client, case, full),
+        };
+        let told = program.run(cases, &mut broker, &mut |result| part.push(result));
+        if let Some(version) = told.context("running the client program")? {
+            part.version = version;
+        }
+        // A broker that fell over or cannot stop in order is a failure even if no case noticed.
+        if broker.runs() {
+            broker.stop().context("stopping the broker after the last case")?;
+        } else {
+            bail!("the broker ended by itself:\n{}", process::tail(broker.log(), 15));
+        }
+        Ok(())
+    }
+}
+
+/// Whether a name fits a pattern with at most a few `*`.
+fn matches(pattern: &str, name: &str) -> bool {
+    match pattern.split_once('*') {
+        None => pattern == name,
+        Some((start, rest)) => name
+            .strip_prefix(start)
+            .is_some_and(|left| (0..=left.len()).filter(|at| left.is_char_boundary(*at)).any(|at| matches(rest, &left[at..]))),
+    }
+}

@@ -1,0 +1,115 @@
+//! A child process whose end is awaited on a channel, whose signals go to its pid, and whose output is kept in a file.
+
+use std::fs::File;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use rustix::process::{Pid, Signal, kill_process, kill_process_group};
+
+/// A running (or ended) child, leader of its own process group.
+pub struct Process {
+    pid: Pid,
+    ended: Receiver<ExitStatus>,
+    status: Option<ExitStatus>,
+}
+
+impl Process {
+    /// Starts `command` with stdout and stderr appended to `log`.
+    pub fn spawn_logged(command: &mut Command, log: &Path) -> Result<Self> {
+        let out = File::options().create(true).append(true).open(log).with_context(|| log.display().to_string())?;
+        command.stdin(Stdio::null()).stdout(out.try_clone()?).stderr(out);
+        let child = command.process_group(0).spawn().with_context(|| format!("starting {command:?}"))?;
+        Self::adopt(child)
+    }
+
+    /// Takes over a child that was started as leader of its own process group.
+    pub fn adopt(mut child: Child) -> Result<Self> {
+        let pid = Pid::from_raw(i32::try_from(child.id())?).context("a child without a pid")?;
+        let (sender, ended) = channel();
+        std::thread::spawn(move || {
+            if let Ok(status) = child.wait() {
+                // Nobody listens any more when the owner was dropped first; the child is reaped all the same.
+                let _ = sender.send(status);
+            }
+        });
+        Ok(Self { pid, ended, status: None })
+    }
+
+    /// The process id.
+    pub fn pid(&self) -> i32 {
+        self.pid.as_raw_nonzero().get()
+    }
+
+    /// How it ended, if it has.
+    pub fn ended(&mut self) -> Option<ExitStatus> {
+        self.wait(Duration::ZERO)
+    }
+
+    /// Waits for the end, at most `bound`.
+    pub fn wait(&mut self, bound: Duration) -> Option<ExitStatus> {
+        if self.status.is_none() {
+            match self.ended.recv_timeout(bound) {
+                Ok(status) => self.status = Some(status),
+                Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => {}
+            }
+        }
+        self.status
+    }
+
+    /// Asks it to end (SIGTERM) and waits at most `bound`.
+    pub fn terminate(&mut self, bound: Duration) -> Result<ExitStatus> {
+        if let Some(status) = self.ended() {
+            return Ok(status);
+        }
+        kill_process(self.pid, Signal::TERM)?;
+        match self.wait(bound) {
+            Some(status) => Ok(status),
+            None => {
+                self.kill();
+                bail!("still running {bound:?} after SIGTERM; killed")
+            }
+        }
+    }
+
+    /// Kills it and everything it started, at once.
+    pub fn kill(&mut self) {
+        if self.ended().is_none() {
+            // The group may be gone between the look and the signal; then there is nothing to kill.
+            let _ = kill_process_group(self.pid, Signal::KILL);
+            self.wait(Duration::from_secs(10));
+        }
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+/// The last lines of a log, for a message about what went wrong.
+pub fn tail(log: &Path, lines: usize) -> String {
+    let text = std::fs::read(log).unwrap_or_default();
+    let text = String::from_utf8_lossy(&text);
+    let all: Vec<&str> = text.lines().collect();
+    all[all.len().saturating_sub(lines)..].join("\n")
+}
+
+/// Runs a command to its end, output to `log`, within `bound`; fails with the end of the log.
+pub fn run(command: &mut Command, log: &Path, bound: Duration) -> Result<()> {
+    let mut process = Process::spawn_logged(command, log)?;
+    match process.wait(bound) {
+        Some(status) if status.success() => Ok(()),
+        Some(status) => bail!("{command:?} ended with {status}:\n{}", tail(log, 20)),
+        None => bail!("{command:?} not done within {bound:?}:\n{}", tail(log, 20)),
+    }
+}
+
+/// Where a program of this name is on PATH.
+pub fn on_path(program: &str) -> Option<PathBuf> {
+    std::env::split_paths(&std::env::var_os("PATH")?).map(|folder| folder.join(program)).find(|path| path.is_file())
+}

@@ -1,0 +1,193 @@
+//! Running a client program: the protocol of README.md, bounds on every case, and broker restarts on request.
+
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::process::CommandExt;
+use std::process::{ChildStdin, Command, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use serde::{Deserialize, Serialize};
+
+use crate::process::{Process, tail};
+use crate::results::{CaseResult, Status};
+use crate::target::Broker;
+
+/// How long a program may take from its start (or from a case's result) to its next case: a JVM or an interpreter starts here.
+const SILENCE_BOUND: Duration = Duration::from_secs(30);
+
+/// A line of a program.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Line {
+    Case { case: String, status: Status, #[serde(default)] detail: String, #[serde(default)] ms: f64 },
+    Begin { begin: String },
+    Ask { ask: Ask },
+    Version { version: String },
+}
+
+#[derive(Deserialize, Clone, Copy)]
+#[serde(rename_all = "lowercase")]
+enum Ask {
+    Restart,
+    Kill,
+    Stop,
+    Start,
+}
+
+#[derive(Serialize)]
+struct Answer {
+    ok: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    error: Option<String>,
+}
+
+/// What a run of a program is made of.
+pub struct Program<'a> {
+    /// Makes the command up to the arguments of the protocol.
+    pub command: &'a dyn Fn() -> Command,
+    /// Prefix for topics and groups.
+    pub prefix: String,
+    /// The log that stderr and other lines go to.
+    pub log: std::path::PathBuf,
+    /// The bound of a case.
+    pub bound: &'a dyn Fn(&str) -> Duration,
+}
+
+impl Program<'_> {
+    /// Runs `cases`, starting the program again as often as a case ends it or hangs, and hands each result to `report`. Answers the
+    /// version that the program told.
+    pub fn run(
+        &self,
+        cases: &[String],
+        broker: &mut Broker,
+        report: &mut dyn FnMut(CaseResult),
+    ) -> Result<Option<String>> {
+        let mut left: Vec<String> = cases.to_vec();
+        let mut version = None;
+        let mut life = 0;
+        while !left.is_empty() {
+            life += 1;
+            let before = left.len();
+            self.one_life(life, &mut left, broker, report, &mut version)?;
+            debug_assert!(left.len() < before, "each life of a program must settle a case");
+        }
+        Ok(version)
+    }
+
+    /// One start of the program; removes from `left` what it settled, at least one case.
+    fn one_life(
+        &self,
+        life: u32,
+        left: &mut Vec<String>,
+        broker: &mut Broker,
+        report: &mut dyn FnMut(CaseResult),
+        version: &mut Option<String>,
+    ) -> Result<()> {
+        broker.start_again()?;
+        let log = std::fs::File::options().create(true).append(true).open(&self.log)?;
+        let mut command = (self.command)();
+        command.arg("--bootstrap").arg(broker.address().to_string());
+        command.arg("--prefix").arg(format!("{}{life}-", self.prefix)).args(&*left);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(log.try_clone()?).process_group(0);
+        let mut child = command.spawn().with_context(|| format!("starting {command:?}"))?;
+        let mut stdin = child.stdin.take().context("no stdin")?;
+        let lines = lines_of(child.stdout.take().context("no stdout")?, log);
+        let mut process = Process::adopt(child)?;
+
+        let mut current: Option<String> = None;
+        let mut since = Instant::now();
+        let mut deadline = since + SILENCE_BOUND;
+        let ended = loop {
+            let line = match lines.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
+                Ok(line) => line,
+                Err(RecvTimeoutError::Timeout) => break format!("no result after {:?}", since.elapsed()),
+                Err(RecvTimeoutError::Disconnected) => break self.how_it_ended(&mut process),
+            };
+            match line {
+                Line::Version { version: told } => *version = Some(told),
+                Line::Begin { begin } => {
+                    since = Instant::now();
+                    deadline = since + (self.bound)(&begin);
+                    current = Some(begin);
+                }
+                Line::Ask { ask } => {
+                    answer(&mut stdin, obey(ask, broker)).context("answering the program")?;
+                }
+                Line::Case { case, status, detail, ms } => {
+                    let Some(place) = left.iter().position(|name| *name == case) else {
+                        report(CaseResult::fail(&case, "a result for a case that was not asked for", 0));
+                        continue;
+                    };
+                    left.remove(place);
+                    // Milliseconds of a test: no precision worth a fallible conversion.
+                    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a duration for people")]
+                    let ms = ms.max(0.0) as u64;
+                    report(CaseResult { case, status, detail, ms });
+                    current = None;
+                    since = Instant::now();
+                    deadline = since + SILENCE_BOUND;
+                    if left.is_empty() {
+                        break String::new();
+                    }
+                }
+            }
+        };
+        if left.is_empty() {
+            // All is told; a program that still hangs on to something is not waited for.
+            drop(stdin);
+            process.wait(Duration::from_secs(5));
+        } else {
+            let case = current.filter(|case| left.contains(case)).unwrap_or_else(|| left[0].clone());
+            left.retain(|name| *name != case);
+            let ms = u64::try_from(since.elapsed().as_millis()).unwrap_or(u64::MAX);
+            report(CaseResult::fail(&case, ended, ms));
+        }
+        process.kill();
+        Ok(())
+    }
+
+    fn how_it_ended(&self, process: &mut Process) -> String {
+        let how = match process.wait(Duration::from_secs(5)) {
+            Some(status) => format!("the program ended early with {status}"),
+            None => "the program closed its output".to_owned(),
+        };
+        format!("{how}: {}", tail(&self.log, 5))
+    }
+}
+
+/// Reads the program's stdout on a thread: objects to the channel, all else to the log.
+fn lines_of(stdout: std::process::ChildStdout, mut log: std::fs::File) -> Receiver<Line> {
+    let (sender, lines) = channel();
+    std::thread::spawn(move || {
+        for line in BufReader::new(stdout).lines() {
+            let Ok(line) = line else { break };
+            let parsed = line.starts_with('{').then(|| serde_json::from_str::<Line>(&line));
+            let gone = match parsed {
+                Some(Ok(parsed)) => sender.send(parsed).is_err(),
+                Some(Err(error)) => writeln!(log, "not understood ({error}): {line}").is_err(),
+                None => writeln!(log, "{line}").is_err(),
+            };
+            if gone {
+                break;
+            }
+        }
+    });
+    lines
+}
+
+fn obey(ask: Ask, broker: &mut Broker) -> Result<()> {
+    match ask {
+        Ask::Restart => broker.restart(),
+        Ask::Kill => broker.kill_and_restart(),
+        Ask::Stop => broker.stop(),
+        Ask::Start => broker.start_again(),
+    }
+}
+
+fn answer(stdin: &mut ChildStdin, done: Result<()>) -> Result<()> {
+    let error = done.err().map(|error| format!("{error:#}"));
+    let answer = Answer { ok: error.is_none(), error };
+    writeln!(stdin, "{}", serde_json::to_string(&answer)?)?;
+    Ok(stdin.flush()?)
+}

@@ -1,0 +1,56 @@
+//! What a raw case works with: the broker, connections to it, names that no other case uses.
+
+use std::time::Duration;
+
+use anyhow::Result;
+
+use super::conn::Connection;
+use crate::target::{Broker, Origin};
+
+/// The patience of a case's connections.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Why a case does not apply; returned as an error, reported as a skip.
+#[derive(Debug)]
+pub struct Skipped(pub String);
+
+impl std::fmt::Display for Skipped {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for Skipped {}
+
+/// What a case works with.
+pub struct Stage {
+    /// The broker; runs when a case begins.
+    pub broker: Broker,
+    /// For cases that need a broker of their own.
+    pub origin: Origin,
+    /// Long cases in full.
+    pub full: bool,
+    prefix: String,
+}
+
+impl Stage {
+    /// A stage on a running broker.
+    pub fn new(broker: Broker, origin: Origin, full: bool) -> Self {
+        Self { broker, origin, full, prefix: String::new() }
+    }
+
+    /// Called before each case.
+    pub fn begin(&mut self, case: &str) {
+        self.prefix = case.to_owned();
+    }
+
+    /// A name for a topic or group of this case.
+    pub fn name(&self, what: &str) -> String {
+        format!("{}-{what}", self.prefix)
+    }
+
+    /// A new connection.
+    pub fn connect(&self) -> Result<Connection> {
+        Connection::open(self.broker.address(), PATIENCE)
+    }
+}

@@ -70,7 +70,8 @@ impl Cache {
         let mut build = Command::new(program);
         build.args(arguments).current_dir(source);
         self.environment(&mut build, source, &out);
-        run(&mut build, &log, BUILD_BOUND).with_context(|| format!("building {name}, see {}", log.display()))?;
+        run(&mut build, &log, BUILD_BOUND)
+            .with_context(|| format!("building {name}, see {}", log.display()))?;
         std::fs::write(&stamp_file, stamp)?;
         Ok(out)
     }

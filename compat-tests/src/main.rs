@@ -109,7 +109,10 @@ fn run(args: &Args) -> Result<ExitCode> {
         }
     }
     if args.write_docs {
-        let own = [(RAW.to_owned(), raw::cases().iter().map(|case| (case.name.to_owned(), case.proves.to_owned())).collect())];
+        let own = [(
+            RAW.to_owned(),
+            raw::cases().iter().map(|case| (case.name.to_owned(), case.proves.to_owned())).collect(),
+        )];
         let page = page::render(&manifests, &own, &results, &places.package)?;
         std::fs::write(places.package.join("../docs/compatibility.md"), page)?;
     }
@@ -122,7 +125,13 @@ fn list(manifests: &Manifests) {
         println!("{RAW}/{}: {}", case.name, case.proves);
     }
     for client in &manifests.clients {
-        println!("{} ({} {}): {}", client.name, client.title, client.version, manifests.cases(client).join(" "));
+        println!(
+            "{} ({} {}): {}",
+            client.name,
+            client.title,
+            client.version,
+            manifests.cases(client).join(" ")
+        );
     }
 }
 
@@ -192,7 +201,8 @@ impl Stage<'_> {
     /// client, not the end of the run.
     fn run_client(&self, client: &Client, wanted: &dyn Fn(&str) -> bool) -> Result<PartResult> {
         let mut part = PartResult::new(&client.name, &client.title, &client.version, &self.origin.title());
-        let cases: Vec<String> = self.manifests.cases(client).into_iter().filter(|case| wanted(case)).collect();
+        let cases: Vec<String> =
+            self.manifests.cases(client).into_iter().filter(|case| wanted(case)).collect();
         let mut left = Vec::new();
         for case in cases {
             match client.skip.get(&case) {
@@ -208,8 +218,12 @@ impl Stage<'_> {
             if self.args.prepare {
                 return Err(error);
             }
+            let mut why = format!("{error:#}");
             for case in left.iter().filter(|case| !settled.contains(*case)) {
-                part.push(CaseResult::fail(case, format!("{error:#}"), 0));
+                part.push(CaseResult::fail(case, std::mem::replace(&mut why, "as before".to_owned()), 0));
+            }
+            if why != "as before" {
+                part.push(CaseResult::fail("broker", why, 0));
             }
         }
         Ok(part)
@@ -266,8 +280,8 @@ impl Stage<'_> {
 fn matches(pattern: &str, name: &str) -> bool {
     match pattern.split_once('*') {
         None => pattern == name,
-        Some((start, rest)) => name
-            .strip_prefix(start)
-            .is_some_and(|left| (0..=left.len()).filter(|at| left.is_char_boundary(*at)).any(|at| matches(rest, &left[at..]))),
+        Some((start, rest)) => name.strip_prefix(start).is_some_and(|left| {
+            (0..=left.len()).filter(|at| left.is_char_boundary(*at)).any(|at| matches(rest, &left[at..]))
+        }),
     }
 }

@@ -138,7 +138,8 @@ mod tests {
         for client in &manifests.clients {
             let cases = manifests.cases(client);
             for case in &cases {
-                let described = client.proves.contains_key(case) || manifests.common.iter().any(|common| common.name == *case);
+                let described = client.proves.contains_key(case)
+                    || manifests.common.iter().any(|common| common.name == *case);
                 assert!(described, "{}: {case} is not described", client.name);
             }
             for named in client.skip.keys().chain(client.seconds.keys()).chain(client.proves.keys()) {

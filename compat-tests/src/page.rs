@@ -17,7 +17,12 @@ fn parts(folder: &Path, names: &[String]) -> Vec<PartResult> {
 }
 
 /// The page's text.
-pub fn render(manifests: &Manifests, own: &[(String, Vec<(String, String)>)], results: &Path, package: &Path) -> Result<String> {
+pub fn render(
+    manifests: &Manifests,
+    own: &[(String, Vec<(String, String)>)],
+    results: &Path,
+    package: &Path,
+) -> Result<String> {
     let mut names: Vec<String> = own.iter().map(|(name, _)| name.clone()).collect();
     names.extend(manifests.clients.iter().map(|client| client.name.clone()));
     let felix = parts(&results.join("felix"), &names);
@@ -39,7 +44,8 @@ pub fn render(manifests: &Manifests, own: &[(String, Vec<(String, String)>)], re
             || "not run".to_owned(),
             |other| format!("{} passed, {} failed", other.count(Status::Pass), other.count(Status::Fail)),
         );
-        let [passed, failed, skipped] = [Status::Pass, Status::Fail, Status::Skip].map(|status| part.count(status));
+        let [passed, failed, skipped] =
+            [Status::Pass, Status::Fail, Status::Skip].map(|status| part.count(status));
         writeln!(page, "| {} | {} | {passed} | {failed} | {skipped} | {other} |", part.title, part.version)?;
     }
     for name in names.iter().filter(|name| !felix.iter().any(|part| part.name == **name)) {
@@ -60,7 +66,9 @@ pub fn render(manifests: &Manifests, own: &[(String, Vec<(String, String)>)], re
     }
     page.push_str("\n## What differs from Apache Kafka\n\n");
     page.push_str(&std::fs::read_to_string(package.join(DIFFERENCES))?);
-    page.push_str("\nCases that fail or are skipped on Apache Kafka itself, which says something about the case:\n\n");
+    page.push_str(
+        "\nCases that fail or are skipped on Apache Kafka itself, which says something about the case:\n\n",
+    );
     let mut none = true;
     for part in &kafka {
         for case in part.cases.iter().filter(|case| case.status != Status::Pass) {

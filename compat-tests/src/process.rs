@@ -20,7 +20,8 @@ pub struct Process {
 impl Process {
     /// Starts `command` with stdout and stderr appended to `log`.
     pub fn spawn_logged(command: &mut Command, log: &Path) -> Result<Self> {
-        let out = File::options().create(true).append(true).open(log).with_context(|| log.display().to_string())?;
+        let out =
+            File::options().create(true).append(true).open(log).with_context(|| log.display().to_string())?;
         command.stdin(Stdio::null()).stdout(out.try_clone()?).stderr(out);
         let child = command.process_group(0).spawn().with_context(|| format!("starting {command:?}"))?;
         Self::adopt(child)
@@ -111,5 +112,7 @@ pub fn run(command: &mut Command, log: &Path, bound: Duration) -> Result<()> {
 
 /// Where a program of this name is on PATH.
 pub fn on_path(program: &str) -> Option<PathBuf> {
-    std::env::split_paths(&std::env::var_os("PATH")?).map(|folder| folder.join(program)).find(|path| path.is_file())
+    std::env::split_paths(&std::env::var_os("PATH")?)
+        .map(|folder| folder.join(program))
+        .find(|path| path.is_file())
 }

@@ -20,10 +20,23 @@ const SILENCE_BOUND: Duration = Duration::from_secs(30);
 #[derive(Deserialize)]
 #[serde(untagged)]
 enum Line {
-    Case { case: String, status: Status, #[serde(default)] detail: String, #[serde(default)] ms: f64 },
-    Begin { begin: String },
-    Ask { ask: Ask },
-    Version { version: String },
+    Case {
+        case: String,
+        status: Status,
+        #[serde(default)]
+        detail: String,
+        #[serde(default)]
+        ms: f64,
+    },
+    Begin {
+        begin: String,
+    },
+    Ask {
+        ask: Ask,
+    },
+    Version {
+        version: String,
+    },
 }
 
 #[derive(Deserialize, Clone, Copy)]
@@ -121,7 +134,11 @@ impl Program<'_> {
                     };
                     left.remove(place);
                     // Milliseconds of a test: no precision worth a fallible conversion.
-                    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a duration for people")]
+                    #[expect(
+                        clippy::cast_possible_truncation,
+                        clippy::cast_sign_loss,
+                        reason = "a duration for people"
+                    )]
                     let ms = ms.max(0.0) as u64;
                     report(CaseResult { case, status, detail, ms });
                     current = None;

@@ -95,7 +95,13 @@ impl PartResult {
             detail
         };
         let separator = if detail.is_empty() { "" } else { ": " };
-        println!("{} {}/{} ({} ms){separator}{detail}", result.status.word(), self.name, result.case, result.ms);
+        println!(
+            "{} {}/{} ({} ms){separator}{detail}",
+            result.status.word(),
+            self.name,
+            result.case,
+            result.ms
+        );
         self.cases.push(result);
     }
 
@@ -115,8 +121,12 @@ impl PartResult {
                 .into_iter()
                 .map(|case| self.cases.iter().find(|new| new.case == case.case).cloned().unwrap_or(case))
                 .collect();
-            let fresh: Vec<CaseResult> =
-                self.cases.iter().filter(|new| !gone_by.iter().any(|old| old.case == new.case)).cloned().collect();
+            let fresh: Vec<CaseResult> = self
+                .cases
+                .iter()
+                .filter(|new| !gone_by.iter().any(|old| old.case == new.case))
+                .cloned()
+                .collect();
             whole.cases = gone_by.into_iter().chain(fresh).collect();
         }
         std::fs::write(&file, serde_json::to_vec_pretty(&whole)?).with_context(|| file.display().to_string())

@@ -42,7 +42,13 @@ pub struct Origin {
 
 impl Origin {
     /// Finds (for Kafka: fetches) what is needed to start brokers.
-    pub fn find(kind: Kind, cache: &Cache, felix: Option<PathBuf>, clients: &Path, logs: &Path) -> Result<Self> {
+    pub fn find(
+        kind: Kind,
+        cache: &Cache,
+        felix: Option<PathBuf>,
+        clients: &Path,
+        logs: &Path,
+    ) -> Result<Self> {
         let (place, version) = match kind {
             Kind::Felix => felix::find(felix)?,
             Kind::Kafka => kafka::find(cache, clients)?,

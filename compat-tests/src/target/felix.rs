@@ -14,10 +14,14 @@ pub(super) fn find(given: Option<PathBuf>) -> Result<(PathBuf, String)> {
         None => std::env::current_exe()?.with_file_name("felix"),
     };
     if !binary.is_file() {
-        bail!("{} is not there: build it with `cargo build --profile compat -p felix-broker`", binary.display());
+        bail!(
+            "{} is not there: build it with `cargo build --profile compat -p felix-broker`",
+            binary.display()
+        );
     }
     let binary = binary.canonicalize()?;
-    let output = Command::new(&binary).arg("--version").output().with_context(|| binary.display().to_string())?;
+    let output =
+        Command::new(&binary).arg("--version").output().with_context(|| binary.display().to_string())?;
     let version = String::from_utf8_lossy(&output.stdout).trim().to_owned();
     Ok((binary, if version.is_empty() { "felix (no version)".to_owned() } else { version }))
 }

@@ -64,7 +64,9 @@ fn properties(broker: &Broker) -> String {
         broker
             .settings
             .iter()
-            .filter(|(name, _)| !defaults.iter().any(|(known, _)| known == name) && !name.starts_with("felix."))
+            .filter(|(name, _)| {
+                !defaults.iter().any(|(known, _)| known == name) && !name.starts_with("felix.")
+            })
             .map(|(name, value)| format!("{name}={value}")),
     );
     lines.join("\n") + "\n"
@@ -75,7 +77,9 @@ pub(super) fn format(broker: &Broker) -> Result<()> {
     let file = broker.data_dir().join("server.properties");
     std::fs::write(&file, properties(broker))?;
     let mut command = java(broker);
-    command.args(["kafka.tools.StorageTool", "format", "--standalone", "-t", "4L6g3nShT-eMCtK--X86sw", "-c"]).arg(&file);
+    command
+        .args(["kafka.tools.StorageTool", "format", "--standalone", "-t", "4L6g3nShT-eMCtK--X86sw", "-c"])
+        .arg(&file);
     run(&mut command, &broker.log, Duration::from_secs(60)).context("formatting Kafka's directory")
 }
 

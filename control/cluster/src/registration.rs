@@ -1,0 +1,111 @@
+//! How a node enters the cluster (`replication.md` section 3, "Start").
+//!
+//! Every process registers under a session of its own. What makes that safe is knowing that the life before it
+//! is over; the embedded store knows by the lock on the directory, others will know by waiting.
+
+use felix_protocol::ids::{BrokerId, SessionId, Uuid};
+use thiserror::Error;
+
+use crate::decision::Decision;
+use crate::features;
+use crate::keys::Key;
+use crate::state::{Beat, Cluster, Node, NodeState};
+use crate::view::View;
+
+/// What this process knows of its directory's earlier lives.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Past {
+    /// The cluster this directory belongs to, once it has joined one.
+    pub cluster: Option<String>,
+    /// The last confirmed session and every one tried since.
+    pub sessions: Vec<SessionId>,
+}
+
+/// Why a node may not register.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum Stranger {
+    /// The store belongs to another cluster.
+    #[error("the control store belongs to cluster {store}, the data directory to cluster {directory}")]
+    Cluster {
+        /// The store's.
+        store: String,
+        /// The directory's.
+        directory: String,
+    },
+    /// The directory has joined a cluster, but the store is empty.
+    #[error("the data directory belongs to cluster {0}, but the control store is empty")]
+    Empty(String),
+    /// The id is registered from another directory.
+    #[error("node {node} is registered with data directory {registered}, this one is {here}")]
+    Directory {
+        /// The id.
+        node: BrokerId,
+        /// Where it is registered.
+        registered: String,
+        /// Here.
+        here: String,
+    },
+    /// A session this directory never had: the store or the directory was restored from a copy.
+    #[error(
+        "node {0} was last registered by a process this data directory knows nothing of: \
+         the control store or the directory was restored from a copy"
+    )]
+    Session(BrokerId),
+}
+
+/// Founds the cluster: its identity and first features, where there are none.
+pub fn found(view: &View, id: &str, lease_ms: u64) -> Vec<Decision> {
+    let mut decisions = Vec::new();
+    if view.cluster().is_none() {
+        let cluster = Cluster { id: id.to_owned(), control_epoch: 0, lease_ms, lease_in_force_ms: lease_ms };
+        decisions.push(Decision::new().absent(Key::Cluster).put(Key::Cluster, &cluster));
+    }
+    decisions.extend(features::finalise(view));
+    decisions
+}
+
+/// Whether this directory and this store belong together.
+pub fn check_cluster(view: &View, past: &Past) -> Result<(), Stranger> {
+    match (&past.cluster, view.cluster()) {
+        (Some(directory), Some(store)) if *directory != store.value.id => {
+            Err(Stranger::Cluster { store: store.value.id.clone(), directory: directory.clone() })
+        }
+        (Some(directory), None) => Err(Stranger::Empty(directory.clone())),
+        (Some(_) | None, Some(_)) | (None, None) => Ok(()),
+    }
+}
+
+/// Registers `node` in place of a predecessor that is known to be over, because this process holds the lock on
+/// its directory and the store is no one else's.
+pub fn take_over(view: &View, id: BrokerId, node: &Node, past: &Past) -> Result<Decision, Stranger> {
+    let key = Key::Node(id);
+    let mut decision = Decision::new();
+    match view.broker(id) {
+        None => decision = decision.absent(key.clone()),
+        Some(before) => {
+            if before.node.directory != node.directory {
+                let name = |directory: Uuid| felix_protocol::ids::base64url(directory.as_bytes());
+                let (registered, here) = (name(before.node.directory), name(node.directory));
+                return Err(Stranger::Directory { node: id, registered, here });
+            }
+            if !past.sessions.contains(&before.node.session) {
+                return Err(Stranger::Session(id));
+            }
+            decision = decision.at(key.clone(), before.revision);
+        }
+    }
+    let beat = Beat { session: node.session, counter: 0 };
+    Ok(decision.put(key, node).put(Key::Beat(id), &beat))
+}
+
+/// Changes the state of a node that is still in the hands of `session`; `None` when it is not, or has that
+/// state already.
+pub fn set_state(view: &View, id: BrokerId, session: SessionId, state: NodeState) -> Option<Decision> {
+    let before = view.broker(id)?;
+    if before.node.session != session || before.node.state == state || before.is_fenced() {
+        return None;
+    }
+    let key = Key::Node(id);
+    let after = Node { state, ..before.node.clone() };
+    Some(Decision::new().at(key.clone(), before.revision).put(key, &after))
+}

@@ -5,6 +5,12 @@
 
 mod args;
 mod clock;
+mod handlers;
+mod http;
+mod metrics;
+mod net;
+mod node;
+mod pages;
 mod partitions;
 mod tasks;
 

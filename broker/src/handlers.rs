@@ -1,0 +1,322 @@
+//! The APIs: one file each, and one list of them that yields dispatch, ApiVersions, metric labels and
+//! `docs/api-versions.md`.
+//!
+//! A request is looked up by its key, its version is compared with the list, and its body is walked by the guard
+//! before anything is decoded. Whatever fails there cannot be answered (Kafka has no frame for it), so the
+//! connection is closed; only ApiVersions of an unknown version has an answer. Wire messages stop in these files.
+
+use std::fmt::Write as _;
+use std::future::Future;
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use felix_protocol::frame::{self, CheckedRequest, FrameError, Request};
+use felix_protocol::messages::{ApiKey, ApiRequest, Encodable};
+use thiserror::Error;
+
+use crate::node::Node;
+
+mod api_versions;
+
+/// The list. The order is that of `docs/api-versions.md`; adding an API is one file, one `mod` line and one line
+/// here.
+pub static APIS: &[Api] = &[
+    api_versions::API,
+];
+
+/// What an API is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Class {
+    /// Records.
+    Records,
+    /// Who and where.
+    Discovery,
+    /// Consumer groups and their offsets.
+    Groups,
+    /// Topics, configs, and looking inside.
+    Admin,
+}
+
+impl Class {
+    fn name(self) -> &'static str {
+        match self {
+            Class::Records => "records",
+            Class::Discovery => "discovery",
+            Class::Groups => "groups",
+            Class::Admin => "administration",
+        }
+    }
+}
+
+/// One API as it is served.
+pub struct Api {
+    /// Its key.
+    pub key: ApiKey,
+    /// The oldest version that is answered.
+    pub oldest: i16,
+    /// The newest.
+    pub newest: i16,
+    /// The oldest version that ApiVersions lists: below `oldest` where old clients take the absence of a version
+    /// for the absence of a feature.
+    pub listed_from: i16,
+    /// What it is about.
+    pub class: Class,
+    /// Starts one request. What must happen in the order of the requests happens before this returns.
+    pub start: fn(&Arc<Node>, Call) -> Handled,
+}
+
+/// An answer, or the end of the connection.
+pub type Handled = Result<Answer, Reply>;
+
+/// The answer to a request: at once, or when it has waited for disk, data or others.
+pub enum Answer {
+    /// At once.
+    Now(Reply),
+    /// Later; started by the first poll.
+    Later(Waiting),
+}
+
+/// A request that waits.
+pub type Waiting = Pin<Box<dyn Future<Output = Reply> + Send>>;
+
+impl Answer {
+    /// An answer that takes a while. An error closes the connection like any other.
+    pub fn later(answer: impl Future<Output = Result<Reply, Reply>> + Send + 'static) -> Handled {
+        Ok(Answer::Later(Box::pin(async move { answer.await.unwrap_or_else(|reply| reply) })))
+    }
+}
+
+/// What goes back to the client.
+#[derive(Debug)]
+pub enum Reply {
+    /// A whole frame.
+    Frame(Bytes),
+    /// A frame in pieces, so that records need no copy.
+    Pieces(Vec<Bytes>),
+    /// Nothing: the client expects no answer.
+    None,
+    /// No answer can be given: the connection is closed, for this reason.
+    Close(String),
+}
+
+impl Reply {
+    /// Bytes that will be sent.
+    pub fn bytes(&self) -> usize {
+        match self {
+            Reply::Frame(frame) => frame.len(),
+            Reply::Pieces(pieces) => pieces.iter().map(Bytes::len).sum(),
+            Reply::None | Reply::Close(_) => 0,
+        }
+    }
+}
+
+/// Who asks.
+#[derive(Clone, Debug)]
+pub struct Client {
+    /// Name of the listener that it connected to: it is told the endpoints of the same name.
+    pub listener: Arc<str>,
+    /// Where it connects from.
+    pub peer: SocketAddr,
+}
+
+/// One request on its way through its handler.
+pub struct Call {
+    request: CheckedRequest,
+    /// Who asks.
+    pub client: Arc<Client>,
+}
+
+impl Call {
+    /// The version of the request, and of its answer.
+    pub fn version(&self) -> i16 {
+        self.request.header().version
+    }
+
+    /// What the client calls itself.
+    pub fn client_id(&self) -> &str {
+        self.request.header().client_id.as_deref().unwrap_or_default()
+    }
+
+    /// The message. Its strings and records are slices of the frame.
+    pub fn decode<T: ApiRequest>(&self) -> Result<T, Reply> {
+        // The guard has walked the body, so this can only be a mistake of ours.
+        self.request.decode().map_err(|error| Reply::Close(error.to_string()))
+    }
+
+    /// The answer as a frame.
+    pub fn reply<T: Encodable>(&self, response: &T) -> Result<Reply, Reply> {
+        let header = self.request.header();
+        match frame::encode_response(header.api, header.version, header.correlation_id, response) {
+            Ok(frame) => Ok(Reply::Frame(frame)),
+            Err(error) => {
+                tracing::error!(%error, "an answer could not be encoded");
+                Err(Reply::Close(error.to_string()))
+            }
+        }
+    }
+
+    /// The answer as a frame, at once.
+    pub fn answer<T: Encodable>(&self, response: &T) -> Handled {
+        self.reply(response).map(Answer::Now)
+    }
+
+    /// The answer in pieces: `body` is the encoded message.
+    pub fn reply_pieces(&self, body: Vec<Bytes>) -> Result<Reply, Reply> {
+        let header = self.request.header();
+        let size = body.iter().map(Bytes::len).sum();
+        match frame::response_head(header.api, header.version, header.correlation_id, size, 0) {
+            Ok(head) => {
+                let mut pieces = Vec::with_capacity(body.len() + 1);
+                pieces.push(head.freeze());
+                pieces.extend(body);
+                Ok(Reply::Pieces(pieces))
+            }
+            Err(error) => {
+                tracing::error!(%error, "an answer could not be framed");
+                Err(Reply::Close(error.to_string()))
+            }
+        }
+    }
+}
+
+/// A request that may be started: known, in a version that is served, and walked by the guard.
+pub struct Checked {
+    request: CheckedRequest,
+    index: usize,
+}
+
+impl Checked {
+    /// The API's place in [`APIS`].
+    pub fn index(&self) -> usize {
+        self.index
+    }
+
+    /// Bytes that decoding takes besides the frame.
+    pub fn memory(&self) -> usize {
+        self.request.weight().memory
+    }
+}
+
+/// What became of a frame.
+pub enum Arrival {
+    /// A request to start.
+    Request(Checked),
+    /// Answered without decoding anything.
+    Answer {
+        /// The API's place in [`APIS`].
+        api: usize,
+        /// The answer.
+        reply: Reply,
+    },
+}
+
+/// Why a frame ends its connection.
+#[derive(Debug, Error)]
+pub enum Refusal {
+    /// Not a request.
+    #[error(transparent)]
+    Frame(#[from] FrameError),
+    /// A version, or a whole API, that is not served.
+    #[error("{api:?} version {version} is not served")]
+    Unserved {
+        /// Which API.
+        api: ApiKey,
+        /// Which version.
+        version: i16,
+    },
+}
+
+/// The metric's place for what never became a request of a known API.
+pub const UNKNOWN_API: usize = usize::MAX;
+
+/// Reads a frame's header, looks the API up and walks the body.
+pub fn check(frame: Bytes) -> Result<Arrival, Refusal> {
+    let request = Request::parse(frame)?;
+    let (api, version) = (request.header.api, request.header.version);
+    let Some(index) = APIS.iter().position(|one| one.key == api) else {
+        return Err(Refusal::Unserved { api, version });
+    };
+    if !(APIS[index].oldest..=APIS[index].newest).contains(&version) {
+        if api == ApiKey::ApiVersions {
+            let reply = api_versions::unsupported_version(request.header.correlation_id);
+            return Ok(Arrival::Answer { api: index, reply });
+        }
+        return Err(Refusal::Unserved { api, version });
+    }
+    Ok(Arrival::Request(Checked { request: request.check()?, index }))
+}
+
+/// Starts a request.
+pub fn start(node: &Arc<Node>, client: &Arc<Client>, checked: Checked) -> Answer {
+    let call = Call { request: checked.request, client: Arc::clone(client) };
+    (APIS[checked.index].start)(node, call).unwrap_or_else(Answer::Now)
+}
+
+/// An API's name as Kafka writes it.
+pub fn name(key: ApiKey) -> String {
+    format!("{key:?}")
+}
+
+/// The page `docs/api-versions.md`.
+#[cfg_attr(not(test), expect(dead_code, reason = "the page is written by its test"))]
+pub fn page() -> String {
+    let mut page = String::from(
+        "# APIs and versions\n\nWhat a client is told by ApiVersions. Generated from the list in \
+         `broker/src/handlers.rs`; how each API differs from Apache Kafka stands at the top of its file.\n\n\
+         | key | API | versions | about |\n|---|---|---|---|\n",
+    );
+    for api in APIS {
+        let note = if api.listed_from < api.oldest {
+            format!(" (listed from {}: old clients look for it)", api.listed_from)
+        } else {
+            String::new()
+        };
+        let _ = writeln!(
+            page,
+            "| {} | {} | {}–{}{note} | {} |",
+            api.key as i16,
+            name(api.key),
+            api.oldest,
+            api.newest,
+            api.class.name()
+        );
+    }
+    page
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_page_is_current() {
+        crate::pages::check("api-versions.md", &page());
+    }
+
+    #[test]
+    fn every_handler_file_is_in_the_list() {
+        let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("src/handlers");
+        let source = include_str!("handlers.rs");
+        for entry in std::fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                continue;
+            }
+            let module = path.file_stem().unwrap().to_str().unwrap();
+            assert!(source.contains(&format!("\nmod {module};")), "no `mod {module};`");
+            assert!(source.contains(&format!("    {module}::API,")), "{module}::API is not in the list");
+        }
+    }
+
+    #[test]
+    fn every_api_is_listed_once_within_what_the_protocol_can_read() {
+        for (at, api) in APIS.iter().enumerate() {
+            assert!(APIS[..at].iter().all(|other| other.key != api.key), "{:?} twice", api.key);
+            let (oldest, newest) = frame::versions(api.key).unwrap();
+            assert!(oldest <= api.oldest && api.oldest <= api.newest && api.newest <= newest, "{:?}", api.key);
+            assert!(api.listed_from <= api.oldest, "{:?}", api.key);
+        }
+    }
+}

@@ -1,0 +1,217 @@
+//! Every metric, in one table: name, kind, labels, help, and the question it answers. The table registers them
+//! and writes `docs/metrics.md`.
+
+use std::fmt::Write as _;
+
+use prometheus::{
+    Encoder, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, Opts, Registry,
+    TextEncoder,
+};
+
+/// Kinds of metrics, each with how it is made and registered.
+trait Kind: Sized {
+    const NAME: &'static str;
+    fn register(registry: &Registry, row: &Row) -> Result<Self, prometheus::Error>;
+}
+
+/// Upper bounds of the buckets of every duration, in seconds.
+const SECONDS: &[f64] =
+    &[0.000_1, 0.000_3, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0];
+
+macro_rules! kind {
+    ($kind:ty, $name:literal, |$row:ident| $make:expr) => {
+        impl Kind for $kind {
+            const NAME: &'static str = $name;
+            fn register(registry: &Registry, $row: &Row) -> Result<Self, prometheus::Error> {
+                let metric = $make?;
+                registry.register(Box::new(metric.clone()))?;
+                Ok(metric)
+            }
+        }
+    };
+}
+
+kind!(IntCounter, "counter", |row| IntCounter::new(row.name, row.help));
+kind!(IntGauge, "gauge", |row| IntGauge::new(row.name, row.help));
+kind!(IntCounterVec, "counter", |row| IntCounterVec::new(Opts::new(row.name, row.help), row.labels));
+kind!(HistogramVec, "histogram", |row| {
+    HistogramVec::new(HistogramOpts::new(row.name, row.help).buckets(SECONDS.to_vec()), row.labels)
+});
+
+/// One line of the table.
+struct Row {
+    name: &'static str,
+    kind: &'static str,
+    labels: &'static [&'static str],
+    help: &'static str,
+    question: &'static str,
+}
+
+macro_rules! table {
+    ($($field:ident: $kind:ty = $name:literal [$($label:literal),*] $help:literal ? $question:literal;)*) => {
+        const ROWS: &[Row] = &[$(Row {
+            name: $name,
+            kind: <$kind as Kind>::NAME,
+            labels: &[$($label),*],
+            help: $help,
+            question: $question,
+        }),*];
+
+        /// The metrics of one broker.
+        pub struct Metrics {
+            registry: Registry,
+            $(#[doc = $help] pub $field: $kind,)*
+        }
+
+        impl Metrics {
+            /// Registers the whole table.
+            pub fn new() -> Result<Metrics, prometheus::Error> {
+                let registry = Registry::new();
+                let mut rows = ROWS.iter();
+                // The struct's fields are initialised in the order of the rows.
+                $(let $field = <$kind as Kind>::register(&registry, rows.next().ok_or(prometheus::Error::AlreadyReg)?)?;)*
+                Ok(Metrics { registry, $($field,)* })
+            }
+        }
+    };
+}
+
+table! {
+    requests: IntCounterVec = "felix_requests_total" ["api"]
+        "Requests answered, by API"
+        ? "What do clients ask for, and how often?";
+    request_seconds: HistogramVec = "felix_request_seconds" ["api"]
+        "Time from the last byte of a request to its answer, by API; waiting for data or disk is part of it"
+        ? "Which requests are slow?";
+    received_bytes: IntCounter = "felix_received_bytes_total" []
+        "Bytes read from clients"
+        ? "How much comes in?";
+    sent_bytes: IntCounter = "felix_sent_bytes_total" []
+        "Bytes written to clients"
+        ? "How much goes out?";
+    connections: IntGauge = "felix_connections" []
+        "Client connections open now"
+        ? "How many clients are connected?";
+    connections_accepted: IntCounter = "felix_connections_accepted_total" []
+        "Client connections accepted"
+        ? "Do clients reconnect all the time?";
+    connections_closed: IntCounterVec = "felix_connections_closed_total" ["reason"]
+        "Client connections ended, by reason"
+        ? "Who ends connections, and why?";
+    connections_refused: IntCounterVec = "felix_connections_refused_total" ["reason"]
+        "Client connections closed at once because a limit was reached, by reason"
+        ? "Is a connection limit too low?";
+    memory_waits: IntCounter = "felix_request_memory_waits_total" []
+        "Requests that waited for request memory before they were read or started"
+        ? "Is the request memory too small for the load?";
+    fetch_sessions: IntGauge = "felix_fetch_sessions" []
+        "Fetch sessions kept now"
+        ? "How many consumers use incremental fetches?";
+    fetch_sessions_evicted: IntCounter = "felix_fetch_sessions_evicted_total" []
+        "Fetch sessions dropped to make room for others"
+        ? "Are there more consumers than fetch sessions?";
+    partitions: IntGauge = "felix_partitions" []
+        "Partitions that this broker leads"
+        ? "How many partitions does this broker lead?";
+    panics: IntGauge = "felix_task_panics" []
+        "Tasks and threads that ended in a panic since the start; anything but 0 is a fault of Felix"
+        ? "Did a part of the broker break?";
+    resident_bytes: IntGauge = "process_resident_memory_bytes" []
+        "Resident memory of the process"
+        ? "How much memory does the broker take?";
+    cpu_milliseconds: IntGauge = "felix_process_cpu_milliseconds" []
+        "Processor time used since the start, user and system"
+        ? "How much processor does the broker take?";
+    open_files: IntGauge = "process_open_fds" []
+        "Open file descriptors of the process"
+        ? "How close is the limit on open files?";
+}
+
+/// The two series of one API, looked up once.
+#[derive(Clone)]
+pub struct ApiMetrics {
+    /// Requests answered.
+    pub requests: IntCounter,
+    /// How long they took.
+    pub seconds: Histogram,
+}
+
+impl Metrics {
+    /// The series of one API.
+    pub fn api(&self, name: &str) -> ApiMetrics {
+        ApiMetrics {
+            requests: self.requests.with_label_values(&[name]),
+            seconds: self.request_seconds.with_label_values(&[name]),
+        }
+    }
+
+    /// All series in Prometheus' text form.
+    pub fn text(&self) -> String {
+        self.refresh();
+        let mut text = Vec::new();
+        // Writing to memory cannot fail; a metric that cannot be encoded would be a mistake in the table.
+        if let Err(error) = TextEncoder::new().encode(&self.registry.gather(), &mut text) {
+            tracing::error!(%error, "metrics could not be encoded");
+        }
+        String::from_utf8(text).unwrap_or_default()
+    }
+
+    /// What is read from elsewhere at the time of asking.
+    fn refresh(&self) {
+        self.panics.set(i64::try_from(crate::tasks::panics()).unwrap_or(i64::MAX));
+        let page = i64::try_from(rustix::param::page_size()).unwrap_or(4096);
+        let field = |file: &str, at: usize| {
+            let text = std::fs::read_to_string(file).ok()?;
+            // In /proc/self/stat the second field, the name, may hold spaces: count behind it.
+            let behind = text.rsplit_once(')').map_or(text.as_str(), |(_, rest)| rest);
+            behind.split_ascii_whitespace().nth(at)?.parse::<i64>().ok()
+        };
+        if let Some(pages) = field("/proc/self/statm", 1) {
+            self.resident_bytes.set(pages * page);
+        }
+        if let (Some(user), Some(system)) = (field("/proc/self/stat", 11), field("/proc/self/stat", 12)) {
+            let tick = i64::try_from(rustix::param::clock_ticks_per_second()).unwrap_or(100).max(1);
+            self.cpu_milliseconds.set((user + system) * 1000 / tick);
+        }
+        if let Ok(entries) = std::fs::read_dir("/proc/self/fd") {
+            self.open_files.set(i64::try_from(entries.count()).unwrap_or(i64::MAX));
+        }
+    }
+}
+
+/// The page `docs/metrics.md`.
+pub fn page() -> String {
+    let mut page = String::from(
+        "# Metrics\n\nServed in Prometheus' text form at `/metrics` of `--metrics-bind`. Generated from the table in \
+         `broker/src/metrics.rs`.\n\n| metric | kind | labels | what it is | the question it answers |\n|---|---|---|---|---|\n",
+    );
+    for row in ROWS {
+        let labels = row.labels.join(", ");
+        let _ = writeln!(
+            page,
+            "| `{}` | {} | {labels} | {} | {} |",
+            row.name, row.kind, row.help, row.question
+        );
+    }
+    page
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_row_registers_and_is_served() {
+        let metrics = Metrics::new().unwrap();
+        metrics.api("Produce").requests.inc();
+        let text = metrics.text();
+        assert!(text.contains("felix_requests_total{api=\"Produce\"} 1"), "{text}");
+        assert!(metrics.resident_bytes.get() > 0);
+        assert!(metrics.open_files.get() > 0);
+    }
+
+    #[test]
+    fn the_page_is_current() {
+        crate::pages::check("metrics.md", &page());
+    }
+}

@@ -1,0 +1,361 @@
+//! One client connection: one task that reads requests, starts them, and sends the answers in the order of the
+//! requests.
+//!
+//! Everything happens in one poll loop, so an idle connection is one small future. The next request is read and
+//! started while earlier ones wait; how many may wait is bounded, and so is what the peer has not yet read:
+//! when answers pile up, no more requests are taken from it. A request that panics ends this task, which is
+//! this connection and nothing else.
+
+use std::collections::VecDeque;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use felix_protocol::time::{Clock, MonoTime};
+use tokio::net::TcpStream;
+use tokio::time::{Instant, Sleep, sleep};
+use tokio_util::sync::WaitForCancellationFutureOwned;
+
+use super::budget::{SMALL_FRAME_BYTES, Share, Wait};
+use super::incoming::{Incoming, Received};
+use super::outgoing::Outgoing;
+use crate::handlers::{self, Answer, Arrival, Client, Reply, Waiting};
+use crate::node::Node;
+
+/// Requests of one connection that may be under way at one time.
+const MOST_IN_FLIGHT: usize = 64;
+/// Answers that may lie ready and unsent before no more requests are taken from this peer.
+const MOST_UNSENT_BYTES: usize = 1024 * 1024;
+/// How long a peer may let a large frame rest, for which memory is set aside.
+const STALLED_FRAME: Duration = Duration::from_secs(30);
+
+/// Why a connection ended.
+#[derive(Debug)]
+pub enum Ended {
+    /// The peer closed it.
+    Peer,
+    /// The socket failed.
+    Socket(std::io::Error),
+    /// The peer sent what cannot be answered.
+    Refused(String),
+    /// Silence for longer than `connections.max.idle.ms`, or a frame that never came to its end.
+    Idle,
+    /// The broker stops.
+    Stopping,
+}
+
+impl Ended {
+    /// The metric's label.
+    pub fn reason(&self) -> &'static str {
+        match self {
+            Ended::Peer => "peer",
+            Ended::Socket(_) => "socket",
+            Ended::Refused(_) => "refused",
+            Ended::Idle => "idle",
+            Ended::Stopping => "stopping",
+        }
+    }
+}
+
+/// A request under way, in its place in the order.
+struct Slot {
+    api: usize,
+    started_at: MonoTime,
+    answer: Progress,
+    /// Memory that the request holds until its answer is there.
+    _shares: [Option<Share>; 2],
+}
+
+enum Progress {
+    Pending(Waiting),
+    Ready(Reply),
+}
+
+/// A request that waits for memory before it is started.
+struct Parked {
+    request: handlers::Checked,
+    frame_share: Option<Share>,
+    wait: Wait,
+}
+
+/// The state of one connection.
+pub struct Connection {
+    stream: TcpStream,
+    node: Arc<Node>,
+    client: Arc<Client>,
+    incoming: Incoming,
+    outgoing: Outgoing,
+    slots: VecDeque<Slot>,
+    /// Bytes of the answers that are ready behind one that is not.
+    ready_bytes: usize,
+    parked: Option<Box<Parked>>,
+    /// Set once: no more requests are read; the connection ends when what is owed is sent.
+    ending: Option<Ended>,
+    active_at: MonoTime,
+    alarm: Pin<Box<Sleep>>,
+    closing: Pin<Box<WaitForCancellationFutureOwned>>,
+}
+
+impl Connection {
+    /// A connection that has just been accepted.
+    pub fn new(stream: TcpStream, node: Arc<Node>, client: Client) -> Connection {
+        let now = node.clock.now();
+        let alarm = Box::pin(sleep(node.limits().max_idle));
+        let closing = Box::pin(node.closing.clone().cancelled_owned());
+        Connection {
+            stream,
+            node,
+            client: Arc::new(client),
+            incoming: Incoming::new(),
+            outgoing: Outgoing::default(),
+            slots: VecDeque::new(),
+            ready_bytes: 0,
+            parked: None,
+            ending: None,
+            active_at: now,
+            alarm,
+            closing,
+        }
+    }
+
+    /// Serves until it ends.
+    pub async fn run(mut self) -> Ended {
+        std::future::poll_fn(|context| self.poll(context)).await
+    }
+
+    fn poll(&mut self, context: &mut Context<'_>) -> Poll<Ended> {
+        if self.ending.is_none() && self.closing.as_mut().poll(context).is_ready() {
+            self.ending = Some(Ended::Stopping);
+        }
+        self.poll_slots(context);
+        loop {
+            self.release();
+            let sent = match self.poll_send(context) {
+                Ok(sent) => sent,
+                Err(error) => return Poll::Ready(Ended::Socket(error)),
+            };
+            if self.ending.is_some() {
+                if self.slots.is_empty() && self.outgoing.is_empty() {
+                    // Set, so there is something to take.
+                    return Poll::Ready(self.ending.take().unwrap_or(Ended::Peer));
+                }
+                if !sent {
+                    break;
+                }
+            } else if !self.poll_requests(context) && !sent {
+                break;
+            }
+        }
+        self.rest();
+        if self.poll_alarm(context) { Poll::Ready(Ended::Idle) } else { Poll::Pending }
+    }
+
+    /// Lets every request that waits go on.
+    fn poll_slots(&mut self, context: &mut Context<'_>) {
+        for slot in &mut self.slots {
+            if let Progress::Pending(waiting) = &mut slot.answer
+                && let Poll::Ready(reply) = waiting.as_mut().poll(context)
+            {
+                self.ready_bytes += reply.bytes();
+                slot.answer = Progress::Ready(reply);
+                slot._shares = [None, None];
+            }
+        }
+    }
+
+    /// Moves the answers that are due to the way out.
+    fn release(&mut self) {
+        while let Some(Slot { answer: Progress::Ready(_), .. }) = self.slots.front() {
+            let Some(slot) = self.slots.pop_front() else { return };
+            let Progress::Ready(reply) = slot.answer else { return };
+            self.ready_bytes -= reply.bytes();
+            let metrics = self.node.api_metrics(slot.api);
+            metrics.requests.inc();
+            metrics.seconds.observe(self.node.clock.now().since(slot.started_at).as_secs_f64());
+            match reply {
+                Reply::Frame(frame) => self.outgoing.push(frame),
+                Reply::Pieces(pieces) => pieces.into_iter().for_each(|piece| self.outgoing.push(piece)),
+                Reply::None => {}
+                Reply::Close(reason) => return self.end(Ended::Refused(reason)),
+            }
+        }
+    }
+
+    /// Ends the connection once the answers that are ready in order are sent. Whatever still waits is dropped.
+    fn end(&mut self, ended: Ended) {
+        self.ending = Some(ended);
+        self.parked = None;
+        let due = self
+            .slots
+            .iter()
+            .position(|slot| !matches!(&slot.answer, Progress::Ready(reply) if !matches!(reply, Reply::Close(_))))
+            .unwrap_or(self.slots.len());
+        self.slots.truncate(due);
+    }
+
+    /// Sends what is due; whether any bytes went.
+    fn poll_send(&mut self, context: &mut Context<'_>) -> std::io::Result<bool> {
+        let mut any = false;
+        while !self.outgoing.is_empty() {
+            match self.outgoing.poll_send(&mut self.stream, context) {
+                Poll::Ready(sent) => {
+                    self.node.metrics.sent_bytes.inc_by(sent? as u64);
+                    self.active_at = self.node.clock.now();
+                    any = true;
+                }
+                Poll::Pending => break,
+            }
+        }
+        Ok(any)
+    }
+
+    /// Whether another request may be taken from this peer.
+    fn has_room(&self) -> bool {
+        self.slots.len() < MOST_IN_FLIGHT
+            && self.outgoing.bytes() + self.ready_bytes < MOST_UNSENT_BYTES
+            && self.ending.is_none()
+    }
+
+    /// Starts the requests that are here and reads more; whether anything was done.
+    fn poll_requests(&mut self, context: &mut Context<'_>) -> bool {
+        let mut any = false;
+        if let Some(mut parked) = self.parked.take() {
+            match parked.wait.as_mut().poll(context) {
+                Poll::Ready(share) => {
+                    self.start(parked.request, [parked.frame_share, share], context);
+                    any = true;
+                }
+                Poll::Pending => {
+                    self.parked = Some(parked);
+                    return false;
+                }
+            }
+        }
+        let max = self.node.limits().request_max_bytes;
+        while self.has_room() {
+            match self.incoming.frame(max) {
+                Ok(Some((frame, share))) => {
+                    any = true;
+                    self.arrive(frame, share, context);
+                    if self.parked.is_some() {
+                        return true;
+                    }
+                }
+                Ok(None) => return self.poll_receive(context) || any,
+                Err(error) => {
+                    self.end(Ended::Refused(error.to_string()));
+                    return true;
+                }
+            }
+        }
+        any
+    }
+
+    /// Reads once; whether anything came.
+    fn poll_receive(&mut self, context: &mut Context<'_>) -> bool {
+        let waits = &self.node.metrics.memory_waits;
+        let purse = self.node.budget.receiving();
+        let held = self.incoming.holds_memory();
+        let received = self.incoming.poll_receive(&mut self.stream, purse, || waits.inc(), context);
+        if !held && self.incoming.holds_memory() {
+            self.alarm.as_mut().reset(Instant::now_after(STALLED_FRAME));
+        }
+        match received {
+            Poll::Ready(Ok(Received::Bytes(count))) => {
+                self.node.metrics.received_bytes.inc_by(count as u64);
+                self.active_at = self.node.clock.now();
+            }
+            Poll::Ready(Ok(Received::End)) => self.end(Ended::Peer),
+            Poll::Ready(Err(error)) => self.end(Ended::Socket(error)),
+            Poll::Pending => return false,
+        }
+        true
+    }
+
+    /// Checks a whole frame and starts it, or parks it until there is memory for it.
+    fn arrive(&mut self, frame: bytes::Bytes, frame_share: Option<Share>, context: &mut Context<'_>) {
+        let frame_bytes = if frame.len() <= SMALL_FRAME_BYTES { frame.len() } else { 0 };
+        let request = match handlers::check(frame) {
+            Ok(Arrival::Request(request)) => request,
+            Ok(Arrival::Answer { api, reply }) => {
+                self.push(api, Progress::Ready(reply), [None, None]);
+                return;
+            }
+            Err(refusal) => return self.end_after(Ended::Refused(refusal.to_string())),
+        };
+        let bytes = frame_bytes + request.memory();
+        let purse = self.node.budget.working();
+        match purse.take(bytes) {
+            Some(share) => self.start(request, [frame_share, Some(share)], context),
+            None => {
+                self.node.metrics.memory_waits.inc();
+                self.parked = Some(Box::new(Parked { request, frame_share, wait: purse.wait(bytes) }));
+            }
+        }
+    }
+
+    /// A request that cannot be answered: those before it still are, then the connection ends.
+    fn end_after(&mut self, ended: Ended) {
+        let Ended::Refused(reason) = ended else { return self.end(ended) };
+        let api = handlers::UNKNOWN_API;
+        self.push(api, Progress::Ready(Reply::Close(reason)), [None, None]);
+    }
+
+    fn start(&mut self, request: handlers::Checked, shares: [Option<Share>; 2], context: &mut Context<'_>) {
+        let api = request.index();
+        match handlers::start(&self.node, &self.client, request) {
+            Answer::Now(reply) => self.push(api, Progress::Ready(reply), [None, None]),
+            Answer::Later(mut waiting) => match waiting.as_mut().poll(context) {
+                Poll::Ready(reply) => self.push(api, Progress::Ready(reply), [None, None]),
+                Poll::Pending => self.push(api, Progress::Pending(waiting), shares),
+            },
+        }
+    }
+
+    fn push(&mut self, api: usize, answer: Progress, shares: [Option<Share>; 2]) {
+        if let Progress::Ready(reply) = &answer {
+            self.ready_bytes += reply.bytes();
+        }
+        self.slots.push_back(Slot { api, started_at: self.active_at, answer, _shares: shares });
+    }
+
+    /// Before going to sleep: an idle connection keeps no memory that it does not need.
+    fn rest(&mut self) {
+        if self.slots.is_empty() && self.slots.capacity() > 0 {
+            self.slots = VecDeque::new();
+        }
+        self.outgoing.shrink();
+    }
+
+    /// Whether the connection has been silent for too long. The timer is only touched when it rings, so a busy
+    /// connection pays nothing for it.
+    fn poll_alarm(&mut self, context: &mut Context<'_>) -> bool {
+        while self.alarm.as_mut().poll(context).is_ready() {
+            let limit = if self.incoming.holds_memory() { STALLED_FRAME } else { self.node.limits().max_idle };
+            let now = self.node.clock.now();
+            let silent = now.since(self.active_at);
+            // Whoever waits for an answer is not idle. Whoever does not take its answers is.
+            let waits = !self.slots.is_empty() && self.outgoing.is_empty();
+            if silent >= limit && !waits && self.parked.is_none() {
+                return true;
+            }
+            let rest = limit.saturating_sub(silent).max(Duration::from_millis(100));
+            let rest = if waits { limit } else { rest };
+            self.alarm.as_mut().reset(Instant::now_after(rest));
+        }
+        false
+    }
+}
+
+/// Tokio's timers have a clock of their own, of which only "from now" is used.
+trait NowAfter {
+    fn now_after(wait: Duration) -> Instant;
+}
+
+impl NowAfter for Instant {
+    fn now_after(wait: Duration) -> Instant {
+        Instant::now() + wait
+    }
+}

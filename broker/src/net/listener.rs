@@ -1,0 +1,162 @@
+//! Listeners: binding, accepting, and the limits on how many connections there are.
+
+use std::io;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs};
+use std::sync::Arc;
+use std::time::Duration;
+
+use socket2::{Domain, Protocol, SockRef, Socket, TcpKeepalive, Type};
+use thiserror::Error;
+use tokio::net::{TcpListener, TcpStream};
+
+use super::connection::{Connection, Ended};
+use super::{Census, Place};
+use crate::handlers::Client;
+use crate::node::Node;
+use crate::tasks;
+
+/// Connections that the system keeps until they are accepted.
+const BACKLOG: i32 = 1024;
+/// A peer that vanished without a word is noticed within two minutes of silence.
+const KEEPALIVE_AFTER: Duration = Duration::from_secs(60);
+const KEEPALIVE_EVERY: Duration = Duration::from_secs(15);
+const KEEPALIVE_PROBES: u32 = 4;
+
+/// A listener that is bound.
+pub struct Bound {
+    /// The name by which its clients are told where to connect.
+    pub name: Arc<str>,
+    /// Where it really listens.
+    pub address: SocketAddr,
+    listener: TcpListener,
+}
+
+/// Why an address cannot be listened on.
+#[derive(Debug, Error)]
+#[error("{host}:{port} cannot be listened on: {error}")]
+pub struct BindError {
+    host: String,
+    port: u16,
+    error: io::Error,
+}
+
+/// Binds `host:port`; an empty host is every address of the machine.
+pub fn bind(name: &str, host: &str, port: u16) -> Result<Bound, BindError> {
+    let fail = |error| BindError { host: host.to_owned(), port, error };
+    let listener = if host.is_empty() {
+        // One socket serves both families where the machine has IPv6.
+        listen(SocketAddr::from((Ipv6Addr::UNSPECIFIED, port)))
+            .or_else(|error| match error.kind() {
+                io::ErrorKind::AddrInUse => Err(error),
+                _ => listen(SocketAddr::from((Ipv4Addr::UNSPECIFIED, port))),
+            })
+            .map_err(fail)?
+    } else {
+        let mut last = io::Error::new(io::ErrorKind::AddrNotAvailable, "the name has no address");
+        let mut found = None;
+        for address in (host, port).to_socket_addrs().map_err(fail)? {
+            match listen(address) {
+                Ok(listener) => {
+                    found = Some(listener);
+                    break;
+                }
+                Err(error) => last = error,
+            }
+        }
+        found.ok_or_else(|| fail(last))?
+    };
+    let address = listener.local_addr().map_err(fail)?;
+    Ok(Bound { name: Arc::from(name), address, listener })
+}
+
+fn listen(address: SocketAddr) -> io::Result<TcpListener> {
+    let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
+    socket.set_reuse_address(true)?;
+    if address.is_ipv6() && address.ip().is_unspecified() {
+        socket.set_only_v6(false)?;
+    }
+    socket.set_nonblocking(true)?;
+    socket.bind(&address.into())?;
+    socket.listen(BACKLOG)?;
+    TcpListener::from_std(socket.into())
+}
+
+impl Bound {
+    /// The listener for another protocol than Kafka's.
+    pub fn into_listener(self) -> TcpListener {
+        self.listener
+    }
+}
+
+/// Accepts until the broker stops.
+pub async fn serve(bound: Bound, node: Arc<Node>, census: Arc<Census>) {
+    loop {
+        let accepted = tokio::select! {
+            accepted = bound.listener.accept() => accepted,
+            () = node.closing.cancelled() => return,
+        };
+        match accepted {
+            Ok((stream, peer)) => admit(stream, peer, &bound.name, &node, &census),
+            Err(error) => {
+                // Out of file descriptors, mostly: those who are connected go on, new ones wait in the
+                // system's queue.
+                tracing::warn!(listener = %bound.name, %error, "a connection cannot be accepted");
+                tokio::time::sleep(Duration::from_millis(100)).await;
+            }
+        }
+    }
+}
+
+fn admit(stream: TcpStream, peer: SocketAddr, name: &Arc<str>, node: &Arc<Node>, census: &Arc<Census>) {
+    // A client on a socket of both families is known by its IPv4 address.
+    let peer = SocketAddr::new(peer.ip().to_canonical(), peer.port());
+    let limits = node.limits();
+    let place = match census.enter(peer.ip(), limits.max_connections, limits.max_connections_per_ip) {
+        Ok(place) => place,
+        Err(refused) => {
+            node.metrics.connections_refused.with_label_values(&[refused.reason()]).inc();
+            tracing::debug!(%peer, reason = refused.reason(), "a connection was turned away");
+            return;
+        }
+    };
+    if let Err(error) = prepare(&stream) {
+        tracing::debug!(%peer, %error, "a connection was gone before it began");
+        return;
+    }
+    node.metrics.connections_accepted.inc();
+    let client = Client { listener: Arc::clone(name), peer };
+    let connection = Connection::new(stream, Arc::clone(node), client);
+    tasks::spawn("connection", attend(connection, peer, Arc::clone(node), place));
+}
+
+async fn attend(connection: Connection, peer: SocketAddr, node: Arc<Node>, place: Place) {
+    node.metrics.connections.inc();
+    // Counted down even if a handler panics and unwinds through here.
+    let _open = OpenConnection(&node, place);
+    let ended = connection.run().await;
+    node.metrics.connections_closed.with_label_values(&[ended.reason()]).inc();
+    match ended {
+        Ended::Refused(reason) => tracing::info!(%peer, %reason, "closed a connection"),
+        Ended::Socket(error) => tracing::debug!(%peer, %error, "a connection failed"),
+        Ended::Peer | Ended::Idle | Ended::Stopping => {
+            tracing::debug!(%peer, reason = ended.reason(), "a connection ended");
+        }
+    }
+}
+
+struct OpenConnection<'a>(&'a Node, #[expect(dead_code, reason = "held for its drop")] Place);
+
+impl Drop for OpenConnection<'_> {
+    fn drop(&mut self) {
+        self.0.metrics.connections.dec();
+    }
+}
+
+fn prepare(stream: &TcpStream) -> io::Result<()> {
+    stream.set_nodelay(true)?;
+    let keepalive = TcpKeepalive::new()
+        .with_time(KEEPALIVE_AFTER)
+        .with_interval(KEEPALIVE_EVERY)
+        .with_retries(KEEPALIVE_PROBES);
+    SockRef::from(stream).set_tcp_keepalive(&keepalive)
+}

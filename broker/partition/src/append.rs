@@ -41,6 +41,9 @@ pub struct Append {
     pub timeout: Duration,
     /// Who writes.
     pub origin: Origin,
+    /// Bytes of the buffer that the batch is a slice of, so that a small batch does not keep a large request
+    /// alive in memory.
+    pub frame_bytes: usize,
 }
 
 /// The batch is in the log, and the word asked for was given.
@@ -104,6 +107,12 @@ pub enum AppendError {
         current: i16,
         /// The batch's.
         found: i16,
+    },
+    /// The producer has a transaction open, and the batch is not part of it. Nothing was written.
+    #[error("producer {producer_id} has a transaction open")]
+    TransactionOpen {
+        /// The producer.
+        producer_id: i64,
     },
     /// The batch is not one that a log can hold, whatever the state. Nothing was written.
     #[error("the batch cannot be stored: {0}")]

@@ -1,0 +1,103 @@
+//! The one executor of a leader's actions: the broker's lanes and the simulator carry them out here.
+
+use felix_protocol::ids::{Generation, Offset, PartitionId};
+use felix_protocol::time::Clock;
+use felix_replication::action::{Action, Vouch};
+use felix_replication::eligible::Report;
+use felix_replication::waiters::Ticket;
+use felix_storage::disk::Disk;
+
+use crate::append::{AppendError, Appended};
+use crate::copy::Copy;
+use crate::published::Stage;
+
+/// What a copy needs from whoever runs it.
+pub trait Ports {
+    /// Whom to answer.
+    type Writer;
+
+    /// Tells a writer.
+    fn answer(&mut self, writer: Self::Writer, answer: Result<Appended, AppendError>);
+
+    /// Sends a report to the control store; its answer comes back by [`Copy::report_answered`].
+    fn report(&mut self, partition: PartitionId, generation: Generation, report: Report);
+
+    /// Reads the partition's key, linearizably; it comes back by [`Copy::key_read`].
+    fn read_key(&mut self, partition: PartitionId, generation: Generation);
+
+    /// The tenure is opened.
+    fn opened(&mut self, partition: PartitionId, generation: Generation);
+
+    /// The mark and the last stable offset moved over this many bytes each.
+    fn moved(&mut self, partition: PartitionId, mark_bytes: u64, stable_bytes: u64);
+
+    /// Something happened that every waiting reader must hear of: the tenure is over, the log start moved,
+    /// "latest" has an answer.
+    fn changed(&mut self, partition: PartitionId);
+}
+
+impl<D: Disk, C: Clock, W> Copy<D, C, W> {
+    pub(crate) fn carry_out(&mut self, actions: Vec<Action>, ports: &mut impl Ports<Writer = W>) {
+        for action in actions {
+            match action {
+                Action::Report(report) => ports.report(self.id, self.published.generation(), report),
+                Action::ReadKey => ports.read_key(self.id, self.published.generation()),
+                Action::Opened => {
+                    self.published.set_stage(Stage::Open);
+                    ports.opened(self.id, self.published.generation());
+                }
+                Action::Advance { mark } => self.publish_mark(mark, ports),
+                Action::Release { tickets, vouch } => self.release(tickets, vouch, ports),
+                Action::Expire { tickets } => self.refuse(tickets, &AppendError::TimedOut, ports),
+                Action::Refuse { tickets } => self.refuse(tickets, &AppendError::NotLeader, ports),
+            }
+        }
+    }
+
+    /// The last stable offset, for a mark.
+    fn last_stable(&self, mark: Offset) -> Offset {
+        self.log.producers().first_open_transaction().map_or(mark, |open| open.min(mark))
+    }
+
+    fn publish_mark(&mut self, mark: Offset, ports: &mut impl Ports<Writer = W>) {
+        let last_stable = self.last_stable(mark);
+        let (mark_bytes, stable_bytes) = self.visible.moved(mark, last_stable);
+        self.published.advance(mark, last_stable, mark_bytes);
+        ports.moved(self.id, mark_bytes, stable_bytes);
+        let takeover = self.leader.as_ref().map_or(mark, |leader| leader.takeover());
+        if mark >= takeover && !self.published.settled() {
+            self.published.set_settled();
+            ports.changed(self.id);
+        }
+    }
+
+    fn release(&mut self, tickets: Vec<Ticket>, vouch: Vouch, ports: &mut impl Ports<Writer = W>) {
+        // A word that rests on the lease is given only while it holds *now*: the flush may have taken longer
+        // than the lease did. One that rests on the mark needs no lease.
+        let vouched = vouch == Vouch::Mark || self.lease.may_commit(self.clock.now());
+        for ticket in tickets {
+            let Some(waiting) = self.pending.take(ticket) else { continue };
+            let answer = if vouched {
+                Ok(Appended {
+                    base_offset: waiting.base_offset,
+                    last_offset: waiting.last_offset,
+                    log_start: self.log.start(),
+                    generation: self.published.generation(),
+                    duplicate: waiting.duplicate,
+                    max_timestamp: waiting.max_timestamp,
+                })
+            } else {
+                Err(AppendError::NotLeader)
+            };
+            ports.answer(waiting.writer, answer);
+        }
+    }
+
+    fn refuse(&mut self, tickets: Vec<Ticket>, error: &AppendError, ports: &mut impl Ports<Writer = W>) {
+        for ticket in tickets {
+            if let Some(waiting) = self.pending.take(ticket) {
+                ports.answer(waiting.writer, Err(error.clone()));
+            }
+        }
+    }
+}

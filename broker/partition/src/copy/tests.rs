@@ -1,0 +1,1 @@
+//! Stories of one copy on a disk in memory.

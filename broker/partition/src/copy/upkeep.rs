@@ -1,0 +1,150 @@
+//! What a copy's owner does beside writes: DeleteRecords, retention, the durable row, closing, deleting.
+
+use felix_protocol::ids::{Offset, PartitionId};
+use felix_protocol::time::{Clock, WallTime};
+use felix_storage::disk::Disk;
+use felix_storage::{Deleted, FlushJob, Replica, Retired, StorageError};
+use thiserror::Error;
+
+use crate::actions::Ports;
+use crate::copy::Copy;
+
+/// Up to where records go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DeleteTo {
+    /// Everything below this offset.
+    Offset(Offset),
+    /// Everything that consumers can see.
+    Mark,
+}
+
+/// Why records were not deleted.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum DeleteRecordsError {
+    /// This broker does not lead the partition.
+    #[error("this broker does not lead the partition")]
+    NotLeader,
+    /// Beyond the mark, or no offset at all.
+    #[error("offset {asked} is not within the log: it starts at {start}, its mark is {mark}")]
+    OutOfRange {
+        /// What was asked for.
+        asked: Offset,
+        /// Log start.
+        start: Offset,
+        /// The mark.
+        mark: Offset,
+    },
+    /// The topic is compacted only: its records go by their keys.
+    #[error("records of a topic whose cleanup policy is compact alone are not deleted by offset")]
+    Compacted,
+    /// The storage failed.
+    #[error("storage failed: {0}")]
+    Storage(String),
+}
+
+/// A copy that writes nothing any more; clean once its job is done and its row is durable.
+pub struct Closing<D: Disk> {
+    /// The partition.
+    pub id: PartitionId,
+    /// What is left to flush.
+    pub job: FlushJob<D>,
+    /// What the table of copies says from then on.
+    pub row: Replica,
+}
+
+impl<D: Disk, C: Clock, W> Copy<D, C, W> {
+    /// Moves the log start up. The new start must be made durable ([`Copy::row`]) before it is answered.
+    pub fn delete_records(
+        &mut self,
+        to: DeleteTo,
+        ports: &mut impl Ports<Writer = W>,
+    ) -> Result<Offset, DeleteRecordsError> {
+        let (start, mark) = (self.log.start(), self.published.mark());
+        if self.leader.is_none() || !self.lease.may_admit(self.clock.now()) {
+            return Err(DeleteRecordsError::NotLeader);
+        }
+        if self.config.log.compacts && !self.config.log.deletes {
+            return Err(DeleteRecordsError::Compacted);
+        }
+        let asked = match to {
+            DeleteTo::Offset(offset) => offset,
+            DeleteTo::Mark => mark,
+        };
+        if asked < 0 || asked > mark {
+            return Err(DeleteRecordsError::OutOfRange { asked, start, mark });
+        }
+        let start =
+            self.log.advance_start(asked).map_err(|error| DeleteRecordsError::Storage(error.to_string()))?;
+        self.publish_start(start, ports);
+        Ok(start)
+    }
+
+    /// Applies retention; what left the log goes from the disk once the new start is durable. Also rolls a
+    /// segment that is due by time and forgets idle producers.
+    pub fn retain(
+        &mut self,
+        now: WallTime,
+        ports: &mut impl Ports<Writer = W>,
+    ) -> Result<Retired<D>, StorageError> {
+        self.log.roll_if_due(now)?;
+        self.log.expire_producers(now);
+        let retired = self.log.retain(self.published.mark(), now)?;
+        let start = self.log.start();
+        if start > self.published.log_start() {
+            self.publish_start(start, ports);
+        }
+        Ok(retired)
+    }
+
+    fn publish_start(&mut self, start: Offset, ports: &mut impl Ports<Writer = W>) {
+        self.published.set_log_start(start);
+        ports.changed(self.id);
+    }
+
+    /// The copy's row as it should be in the table now. The mark in it is never above what is flushed.
+    pub fn row(&self) -> Replica {
+        let mark = self.published.mark().min(self.log.synced()).max(self.row.mark);
+        let moved = mark > self.row.mark;
+        Replica {
+            mark,
+            mark_generation: if moved { self.published.generation() } else { self.row.mark_generation },
+            log_start: self.log.start(),
+            synced: self.log.synced(),
+            ..self.row
+        }
+    }
+
+    /// The row if it differs from the one noted last; it counts as noted from now on.
+    pub fn take_changed_row(&mut self) -> Option<Replica> {
+        let row = self.row();
+        (row != self.row).then(|| {
+            self.row = row;
+            row
+        })
+    }
+
+    /// Ends writing for good. Waiting writers were answered before, by the flush that the caller made and
+    /// by the end of the tenure.
+    pub fn close(mut self, ports: &mut impl Ports<Writer = W>) -> Result<Closing<D>, StorageError> {
+        self.end_tenure(ports);
+        let mut row = self.row();
+        let end = self.log.end();
+        let mark = self.published.mark().min(end);
+        if mark > row.mark {
+            row.mark = mark;
+            row.mark_generation = self.published.generation();
+        }
+        let job = self.log.close_clean(self.clock.wall())?;
+        row.synced = end;
+        row.clean = true;
+        row.unsynced = false;
+        Ok(Closing { id: self.id, job, row })
+    }
+
+    /// Gives the partition up for good: its topic is gone. The space is freed by [`Deleted::remove`], once
+    /// the row is out of the table.
+    pub fn delete(mut self, ports: &mut impl Ports<Writer = W>) -> Result<Deleted<D>, StorageError> {
+        self.end_tenure(ports);
+        self.log.delete()
+    }
+}

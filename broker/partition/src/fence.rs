@@ -1,0 +1,72 @@
+//! The durable side of a copy's identity: which log ids of the table may still vouch for what they promised.
+
+use felix_protocol::ids::{LogId, PartitionId};
+use felix_storage::disk::Disk;
+use felix_storage::replicas::ReplicasReport;
+use felix_storage::{Replica, Replicas, StorageError};
+
+/// Whether a copy may have lost bytes that it counted in answers, mark or acknowledgements: it counted
+/// unsynced ones, was not closed, and the machine has booted since. A process that died keeps its page
+/// cache, so the same boot is no reason for doubt.
+fn lost_unsynced(row: &Replica, same_boot: bool) -> bool {
+    row.unsynced && !row.clean && !same_boot
+}
+
+/// Gives new log ids to all copies of a directory that can no longer vouch for what they promised, durably,
+/// and notes this boot. Called once at start, before the session is registered. Returns how many were given.
+///
+/// The old id stays in the control store as a member that nobody holds any more; a leader or an operator
+/// deals with that, and this broker declines to lead in its name.
+pub fn settle_identities<D: Disk>(
+    replicas: &Replicas<D>,
+    report: &ReplicasReport,
+    boot_id: u128,
+) -> Result<Vec<PartitionId>, StorageError> {
+    let same_boot = report.boot_id == Some(boot_id);
+    let mut doubted = Vec::new();
+    for (partition, row) in replicas.all() {
+        // What a damaged record of the table said is lost; it may have been about any copy.
+        if report.damaged > 0 || lost_unsynced(&row, same_boot) {
+            replicas.stage(partition, with_new_id(row));
+            doubted.push(partition);
+        }
+    }
+    if !same_boot || !doubted.is_empty() {
+        let ticket = replicas.stage_boot_id(boot_id);
+        replicas.commit(ticket)?;
+    }
+    Ok(doubted)
+}
+
+/// The row of the same bytes under a new identity. The fence stays; what the old one had confirmed does not
+/// count for the new one.
+pub(crate) fn with_new_id(row: Replica) -> Replica {
+    Replica { log_id: LogId::random(), mark: row.log_start, unsynced: false, ..row }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use felix_protocol::ids::Generation;
+
+    #[test]
+    fn only_a_lost_page_cache_is_doubt() {
+        let row = Replica {
+            log_id: LogId::random(),
+            accepted: Generation::ZERO,
+            mark: 9,
+            mark_generation: Generation::ZERO,
+            log_start: 2,
+            synced: 9,
+            clean: false,
+            unsynced: true,
+        };
+        assert!(lost_unsynced(&row, false));
+        assert!(!lost_unsynced(&row, true), "a process crash keeps the page cache");
+        assert!(!lost_unsynced(&Replica { clean: true, ..row }, false));
+        assert!(!lost_unsynced(&Replica { unsynced: false, ..row }, false), "it counted flushed bytes only");
+        let renewed = with_new_id(row);
+        assert_ne!(renewed.log_id, row.log_id);
+        assert_eq!((renewed.mark, renewed.accepted), (2, Generation::ZERO));
+    }
+}

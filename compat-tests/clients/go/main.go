@@ -1,0 +1,75 @@
+// Runs the common cases with one Go client: `program ADAPTER --bootstrap ADDRESS --prefix PREFIX CASE...`.
+package main
+
+import (
+	"bufio"
+	"encoding/json"
+	"fmt"
+	"os"
+	"time"
+)
+
+var stdin = bufio.NewScanner(os.Stdin)
+
+func say(line map[string]any) {
+	text, err := json.Marshal(line)
+	if err != nil {
+		panic(err)
+	}
+	fmt.Println(string(text))
+}
+
+// ask has the harness do something to the broker, and returns when it is done.
+func ask(what string) error {
+	say(map[string]any{"ask": what})
+	if !stdin.Scan() {
+		return fmt.Errorf("the harness is gone")
+	}
+	var answer struct {
+		Ok    bool
+		Error string
+	}
+	if err := json.Unmarshal(stdin.Bytes(), &answer); err != nil {
+		return err
+	}
+	if !answer.Ok {
+		return fmt.Errorf("the harness could not %s the broker: %s", what, answer.Error)
+	}
+	return nil
+}
+
+func main() {
+	var bootstrap, prefix string
+	var names []string
+	arguments := os.Args[2:]
+	for at := 0; at < len(arguments); at++ {
+		switch arguments[at] {
+		case "--bootstrap":
+			at++
+			bootstrap = arguments[at]
+		case "--prefix":
+			at++
+			prefix = arguments[at]
+		default:
+			names = append(names, arguments[at])
+		}
+	}
+	makers := map[string]func(string) (Client, error){
+		"franz-go": newFranz, "sarama": newSarama, "kafka-go": newKafkaGo,
+	}
+	client, err := makers[os.Args[1]](bootstrap)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	for _, name := range names {
+		say(map[string]any{"begin": name})
+		begun := time.Now()
+		status, detail := "pass", ""
+		if err := runCase(name, client, prefix+name); err != nil {
+			status, detail = "fail", err.Error()
+		}
+		took := float64(time.Since(begun).Microseconds()) / 1000
+		say(map[string]any{"case": name, "status": status, "detail": detail, "ms": took})
+	}
+}

@@ -1,0 +1,157 @@
+//! The control store, as far as anything here cares: a linearizable register of keys with revisions.
+//!
+//! Watches only wake; every decision is a transaction that compares the revisions it was decided from. The
+//! contract is the intersection of what etcd and one local file can promise, so that nothing above this line
+//! knows which of the two it has.
+
+use std::future::Future;
+use std::sync::Arc;
+
+use felix_cluster::decision::{Change, Decision};
+use felix_cluster::state::Revision;
+use thiserror::Error;
+
+pub mod embedded;
+
+/// Why a store did not answer.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum StoreError {
+    /// Nothing happened, and nothing is known; it may work later.
+    #[error("the control store is not available: {0}")]
+    Unavailable(String),
+    /// A transaction may or may not have happened. Never retried blindly: read back and compare.
+    #[error("the control store did not say whether it wrote: {0}")]
+    Unknown(String),
+    /// The wanted revision is not kept any more: list anew.
+    #[error("the control store no longer keeps revision {0}")]
+    Compacted(Revision),
+    /// What it holds cannot be read.
+    #[error("the control store is damaged: {0}")]
+    Damaged(String),
+    /// It cannot be trusted any more in this process's life: bytes that it was told to keep may be lost.
+    #[error("the control store failed: {0}")]
+    Failed(String),
+}
+
+/// A key's value with its revision.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Entry {
+    /// The value.
+    pub value: Vec<u8>,
+    /// When it was written.
+    pub revision: Revision,
+}
+
+/// A part of a prefix, read at one revision.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Page {
+    /// Keys with their values, in order.
+    pub entries: Vec<Change>,
+    /// The revision the whole listing is read at.
+    pub revision: Revision,
+    /// Whether more follow.
+    pub more: bool,
+}
+
+/// Where a page begins.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct After {
+    /// The last key of the page before.
+    pub key: String,
+    /// That page's revision.
+    pub revision: Revision,
+}
+
+/// What a transaction did.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Committed {
+    /// Its revision; where no decision landed, the store's at that moment.
+    pub revision: Revision,
+    /// Which decisions landed, in their order.
+    pub landed: Vec<bool>,
+}
+
+/// The changes of one transaction.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Batch {
+    /// Its revision.
+    pub revision: Revision,
+    /// What it wrote.
+    pub changes: Vec<Change>,
+}
+
+/// How much one transaction may carry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BatchLimit {
+    /// Compares and writes, over all decisions.
+    pub operations: usize,
+    /// Bytes of values.
+    pub bytes: usize,
+}
+
+/// A control store. One caller at a time; keys begin with `/` and are spelled as in the key table.
+pub trait Store {
+    /// Its watches.
+    type Watch: Watch;
+
+    /// Reads one key, linearizably.
+    fn get(&mut self, key: &str) -> impl Future<Output = Result<Option<Entry>, StoreError>>;
+
+    /// Reads a prefix in pages of at most `limit` keys, all at the revision of the first page.
+    fn list(
+        &mut self,
+        prefix: &str,
+        after: Option<&After>,
+        limit: usize,
+    ) -> impl Future<Output = Result<Page, StoreError>>;
+
+    /// Watches a prefix for transactions after `after`.
+    fn watch(
+        &mut self,
+        prefix: &str,
+        after: Revision,
+    ) -> impl Future<Output = Result<Self::Watch, StoreError>>;
+
+    /// Carries out several independent decisions at once, each if its own compares hold at the state *before* the
+    /// transaction; one that loses fails none of the others. Of two that write the same key, the second loses.
+    fn commit(&mut self, decisions: &[Decision]) -> impl Future<Output = Result<Committed, StoreError>>;
+
+    /// How much one transaction may carry.
+    fn batch_limit(&self) -> BatchLimit;
+
+    /// Lets go of everything, durably.
+    fn close(&mut self) -> impl Future<Output = Result<(), StoreError>>;
+}
+
+/// A running watch.
+pub trait Watch {
+    /// The next transaction that wrote something under the prefix. An error ends the watch: list anew.
+    ///
+    /// Cancel-safe: a batch is lost only if it was returned.
+    fn next(&mut self) -> impl Future<Output = Result<Arc<Batch>, StoreError>>;
+}
+
+/// Reads a whole prefix, page by page, starting over where the store forgot the revision in between.
+pub async fn list_all<S: Store>(store: &mut S, prefix: &str) -> Result<(Vec<Change>, Revision), StoreError> {
+    const PAGE: usize = 1000;
+    const TRIES: usize = 8;
+    let mut tries = 0;
+    'anew: loop {
+        tries += 1;
+        let mut all = Vec::new();
+        let mut after: Option<After> = None;
+        loop {
+            let page = match store.list(prefix, after.as_ref(), PAGE).await {
+                Ok(page) => page,
+                Err(StoreError::Compacted(_)) if tries < TRIES => continue 'anew,
+                Err(error) => return Err(error),
+            };
+            let revision = page.revision;
+            all.extend(page.entries);
+            if !page.more {
+                return Ok((all, revision));
+            }
+            after = all.last().map(|last| After { key: last.key.clone(), revision });
+        }
+    }
+}

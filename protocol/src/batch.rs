@@ -1,9 +1,37 @@
-//! A record batch (format v2), seen in place. Records are never decoded on the way to the log.
+//! A record batch (format v2), seen in place. Records are checked on the way to the log, and copied only
+//! where the batch must change.
+//!
+//! [`validate`](validate::validate) takes what a producer sent; [`build`] makes the broker's own batches;
+//! [`scan`] goes over stored ones, [`reader`] over the records of one, [`control`] knows transaction markers.
 
 use bytes::Bytes;
 use thiserror::Error;
 
 use crate::ids::{Generation, Offset};
+
+pub mod build;
+pub mod compression;
+pub mod control;
+pub mod reader;
+pub mod records;
+pub mod scan;
+pub mod validate;
+
+pub use build::BatchBuilder;
+pub use compression::Codec;
+pub use reader::{BatchRecords, Limits};
+pub use records::{Header, Record, RecordFault};
+
+/// Attribute bits 0 to 2.
+const CODEC: i16 = 0x07;
+/// Attribute bit 3.
+const LOG_APPEND_TIME: i16 = 0x08;
+/// Attribute bit 4.
+const TRANSACTIONAL: i16 = 0x10;
+/// Attribute bit 5.
+const CONTROL: i16 = 0x20;
+/// Attribute bit 6.
+const DELETE_HORIZON: i16 = 0x40;
 
 /// Bytes before the records of a v2 batch.
 pub const HEADER_BYTES: usize = 61;
@@ -12,6 +40,9 @@ pub const HEADER_BYTES: usize = 61;
 pub const PATCH_BYTES: usize = 16;
 /// Where the bytes that the CRC covers begin.
 pub const CRC_FROM: usize = 21;
+
+/// Bytes that the length in the header does not count: base offset and the length itself.
+const LENGTH_FROM: usize = 12;
 
 /// The header of a v2 batch, decoded. Offsets of the fields: KIP-98, "message format v2".
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -89,8 +120,10 @@ impl BatchHeader {
             return Err(BatchError::Short { have: bytes.len(), need: HEADER_BYTES });
         }
         let length = i32::from_be_bytes(array(bytes, 8));
-        let size =
-            usize::try_from(length).ok().map(|length| length + 12).filter(|size| *size >= HEADER_BYTES);
+        let size = usize::try_from(length)
+            .ok()
+            .map(|length| length + LENGTH_FROM)
+            .filter(|size| *size >= HEADER_BYTES);
         let Some(size) = size else { return Err(BatchError::Length(length)) };
         Ok(BatchHeader {
             base_offset: i64::from_be_bytes(array(bytes, 0)),
@@ -125,22 +158,64 @@ impl BatchHeader {
 
     /// Attribute bit 4.
     pub fn is_transactional(&self) -> bool {
-        self.attributes & 0x10 != 0
+        self.attributes & TRANSACTIONAL != 0
     }
 
     /// Attribute bit 5: written by a broker, not by a producer.
     pub fn is_control(&self) -> bool {
-        self.attributes & 0x20 != 0
+        self.attributes & CONTROL != 0
     }
 
     /// Attribute bit 3: timestamps are the broker's append time.
     pub fn is_log_append_time(&self) -> bool {
-        self.attributes & 0x08 != 0
+        self.attributes & LOG_APPEND_TIME != 0
     }
 
     /// Attribute bits 0 to 2: 0 none, 1 gzip, 2 snappy, 3 lz4, 4 zstd.
     pub fn codec_bits(&self) -> i16 {
-        self.attributes & 0x07
+        self.attributes & CODEC
+    }
+
+    /// How the records are packed; `None` when the bits have no meaning.
+    pub fn codec(&self) -> Option<Codec> {
+        Codec::from_bits(self.codec_bits())
+    }
+
+    /// Attribute bit 6: the base timestamp says from when on compaction may drop the batch's tombstones (and marker).
+    pub fn has_delete_horizon(&self) -> bool {
+        self.attributes & DELETE_HORIZON != 0
+    }
+
+    /// The timestamp of the record with this delta.
+    pub fn timestamp(&self, delta: i64) -> i64 {
+        if self.is_log_append_time() { self.max_timestamp } else { self.base_timestamp.wrapping_add(delta) }
+    }
+
+    /// Marks the records as packed with `codec`.
+    fn set_codec(&mut self, codec: Codec) {
+        self.attributes = (self.attributes & !CODEC) | codec.bits();
+    }
+
+    /// Writes the header over the front of `batch`, which is the whole batch, with the checksum that goes with
+    /// it. Both learn the checksum.
+    fn write(&mut self, batch: &mut [u8]) {
+        // The caller made sure that the length fits.
+        let length = i32::try_from(self.bytes - LENGTH_FROM).unwrap_or(i32::MAX);
+        let generation = self.generation.map_or(-1, Generation::leader_epoch);
+        batch[0..8].copy_from_slice(&self.base_offset.to_be_bytes());
+        batch[8..12].copy_from_slice(&length.to_be_bytes());
+        batch[12..16].copy_from_slice(&generation.to_be_bytes());
+        batch[16] = 2;
+        batch[21..23].copy_from_slice(&self.attributes.to_be_bytes());
+        batch[23..27].copy_from_slice(&self.last_offset_delta.to_be_bytes());
+        batch[27..35].copy_from_slice(&self.base_timestamp.to_be_bytes());
+        batch[35..43].copy_from_slice(&self.max_timestamp.to_be_bytes());
+        batch[43..51].copy_from_slice(&self.producer_id.to_be_bytes());
+        batch[51..53].copy_from_slice(&self.producer_epoch.to_be_bytes());
+        batch[53..57].copy_from_slice(&self.base_sequence.to_be_bytes());
+        batch[57..61].copy_from_slice(&self.records.to_be_bytes());
+        self.crc = crc32c::crc32c(&batch[CRC_FROM..]);
+        batch[17..21].copy_from_slice(&self.crc.to_be_bytes());
     }
 
     /// Sequence of the last record; sequences wrap from 2^31-1 to 0.
@@ -173,7 +248,7 @@ pub fn patched_head(batch: &[u8], base_offset: Offset, generation: Generation) -
 }
 
 /// One batch that was validated for append: whole, of format v2, with a right CRC. Made by
-/// [`validate`] (for producers) and by the broker's own writers; the log takes nothing else.
+/// [`validate`](validate::validate) (for producers) and by [`BatchBuilder`] (for the broker itself); the log takes nothing else.
 #[derive(Clone, Debug)]
 pub struct CheckedBatch {
     header: BatchHeader,

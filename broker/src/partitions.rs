@@ -2,27 +2,236 @@
 //!
 //! A lane is a plain thread; there is no task, thread or timer per partition. Writes go through the lane of
 //! their partition, reads go to a published snapshot and never visit it.
+//!
+//! | thread | what it waits for |
+//! |---|---|
+//! | lanes (a few) | their mailbox |
+//! | flushers (a few) | the disk, for the bytes of records |
+//! | upkeep (one) | the disk, for everything else |
+//!
+//! Which partitions are led is `reconcile`'s business: it follows the cluster's view.
 
+mod flusher;
 mod handle;
 mod lane;
+mod led;
+mod report;
+mod upkeep;
 mod wait;
 
-use std::collections::HashMap;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
 
-use felix_protocol::ids::PartitionId;
-use parking_lot::RwLock;
+use felix_partition::Copy;
+use felix_partition::append::{AppendError, Appended};
+use felix_partition::opening::Opener;
+use felix_protocol::ids::{BrokerId, PartitionId};
+use felix_replication::halted::Halted;
+use felix_replication::lease::Lease;
+use felix_storage::disk::os::OsDisk;
+use felix_storage::{DataDir, FlushError, FlushMode, Flusher, Replicas, StorageError};
+use parking_lot::Mutex;
+use thiserror::Error;
+use tokio::sync::{oneshot, watch};
+
+use crate::clock::SystemClock;
+use crate::tasks;
+use flusher::ToFlush;
+use lane::{Lane, LaneContext, LaneSender, Message};
+use led::Led;
+use report::{Questions, Reporter};
+use upkeep::Upkeep;
 
 pub use handle::{Answer, PartitionHandle};
 pub use wait::{FetchWait, Isolation, Registration, TooManyWaits};
 
+/// Whom a lane answers.
+type Writer = oneshot::Sender<Result<Appended, AppendError>>;
+/// The copies that lanes own.
+type LaneCopy = Copy<OsDisk, SystemClock, Writer>;
+
+/// Why producers were not described.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum ProducersError {
+    /// This broker does not lead the partition.
+    #[error("this broker does not lead the partition")]
+    NotLeader,
+}
+
+/// What the partitions are started with.
+pub struct Setup {
+    /// The locked data directory.
+    pub dir: DataDir<OsDisk>,
+    /// Its table of copies, with identities settled (`felix_partition::fence`).
+    pub replicas: Arc<Replicas<OsDisk>>,
+    /// `felix.flush.mode`.
+    pub flush_mode: FlushMode,
+    /// This broker.
+    pub broker: BrokerId,
+    /// The session's lease.
+    pub lease: Arc<Lease>,
+    /// The clock.
+    pub clock: SystemClock,
+    /// How many lanes.
+    pub lanes: usize,
+    /// How many threads wait for flushes.
+    pub flushers: usize,
+    /// `log.retention.check.interval.ms`.
+    pub retain_every: Duration,
+}
+
+/// Why the partitions did not start.
+#[derive(Debug, Error)]
+pub enum StartError {
+    /// The storage refused.
+    #[error(transparent)]
+    Storage(#[from] StorageError),
+    /// No thread could be started.
+    #[error("cannot start a thread: {0}")]
+    Thread(#[from] io::Error),
+}
+
+/// A thread of this module.
+type Thread = std::thread::JoinHandle<Result<(), tasks::Panicked>>;
+
 /// The partitions that this broker leads.
 pub struct Partitions {
-    led: RwLock<HashMap<PartitionId, PartitionHandle>>,
+    led: Arc<Led>,
+    lanes: Vec<LaneSender>,
+    upkeep: Upkeep,
+    opener: Opener<OsDisk, SystemClock>,
+    threads: Mutex<Vec<Thread>>,
 }
 
 impl Partitions {
+    /// Starts the threads. No partition is open yet; the questions of the lanes to the control store come
+    /// out of the second value.
+    pub fn start(setup: Setup) -> Result<(Arc<Partitions>, Questions), StartError> {
+        let flusher = Arc::new(Flusher::new(&setup.dir, setup.flush_mode)?);
+        let led = Arc::new(Led::new(setup.broker, Arc::clone(&setup.lease)));
+        let (reporter, questions) = Reporter::new();
+        let (upkeep, keeper) = Upkeep::new(Arc::clone(&setup.replicas), setup.clock, setup.retain_every);
+        let mut threads = vec![tasks::thread("felix-upkeep", keeper)?];
+        let to_flush = start_flushers(&setup, &flusher, &mut threads)?;
+        let mut lanes = Vec::new();
+        for number in 0..setup.lanes.max(1) {
+            let context = LaneContext {
+                clock: setup.clock,
+                led: Arc::clone(&led),
+                reporter: reporter.clone(),
+                flusher: to_flush.clone(),
+                upkeep: upkeep.clone(),
+            };
+            let (lane, sender) = Lane::new(context);
+            threads.push(tasks::thread(&format!("felix-lane-{number}"), move || lane.run())?);
+            lanes.push(sender);
+        }
+        let opener = Opener {
+            dir: setup.dir,
+            replicas: setup.replicas,
+            flusher,
+            broker: setup.broker,
+            lease: setup.lease,
+            clock: setup.clock,
+        };
+        let partitions = Partitions { led, lanes, upkeep, opener, threads: Mutex::new(threads) };
+        Ok((Arc::new(partitions), questions))
+    }
+
     /// The partition's current tenure on this broker; `None` where it does not lead.
     pub fn get(&self, partition: &PartitionId) -> Option<PartitionHandle> {
-        self.led.read().get(partition).cloned()
+        self.led.get(partition)
     }
+
+    /// All tenures, by partition.
+    pub fn all(&self) -> Vec<PartitionHandle> {
+        self.led.all()
+    }
+
+    /// How many partitions this broker leads.
+    pub fn count(&self) -> usize {
+        self.led.len()
+    }
+
+    /// Changes whenever a tenure begins or ends here.
+    pub fn changes(&self) -> watch::Receiver<u64> {
+        self.led.changes()
+    }
+
+    /// The copies that stopped for good.
+    pub fn halted(&self) -> Vec<Halted> {
+        self.led.all_halted()
+    }
+
+    /// Holds a value once a flush failed: the process must resign and exit, and never retry.
+    pub fn fatal(&self) -> watch::Receiver<Option<FlushError>> {
+        self.led.fatal_watch()
+    }
+
+    /// Looks at retention this often from now on.
+    pub fn retain_every(&self, every: Duration) {
+        self.upkeep.retain_every(every);
+    }
+
+    /// Looks at retention now.
+    pub fn retain_now(&self) {
+        self.upkeep.retain_now();
+    }
+
+    /// The lane that owns the partition, if anyone does: always the same one.
+    fn lane_of(&self, partition: &PartitionId) -> &LaneSender {
+        let mut hasher = DefaultHasher::new();
+        partition.hash(&mut hasher);
+        let lanes = self.lanes.len() as u64;
+        // Smaller than the number of lanes, which is a usize.
+        &self.lanes[usize::try_from(hasher.finish() % lanes).unwrap_or(0)]
+    }
+
+    /// The planned end: writers that were taken in are answered, everything is flushed, every copy is noted
+    /// as closed properly. Blocks until that is done and the threads are gone.
+    pub fn stop(&self) {
+        let (answer, closed) = crossbeam_channel::unbounded();
+        for lane in &self.lanes {
+            lane.send(Message::Stop { answer: answer.clone() });
+        }
+        drop(answer);
+        let mut jobs = Vec::new();
+        let mut rows = Vec::new();
+        for closing in closed.iter().flatten() {
+            jobs.push(closing.job);
+            rows.push((closing.id, closing.row));
+        }
+        let outcomes = self.opener.flusher.run(jobs);
+        let noted = rows
+            .into_iter()
+            .zip(outcomes)
+            .filter(|(_, outcome)| outcome.is_ok())
+            .map(|((partition, row), _)| self.opener.replicas.stage(partition, row))
+            .last();
+        self.upkeep.stop();
+        if let Some(Err(error)) = noted.map(|ticket| self.opener.replicas.commit(ticket)) {
+            tracing::warn!(%error, "the clean stop could not be noted; the next start reads more");
+        }
+        for thread in self.threads.lock().drain(..) {
+            // A panic was logged and counted where it happened.
+            let _ = thread.join();
+        }
+    }
+}
+
+fn start_flushers(
+    setup: &Setup,
+    flusher: &Arc<Flusher<OsDisk>>,
+    threads: &mut Vec<Thread>,
+) -> io::Result<crossbeam_channel::Sender<ToFlush>> {
+    let (sender, queue) = flusher::queue();
+    let count = setup.flushers.max(1);
+    for number in 0..count {
+        let (queue, flusher) = (queue.clone(), Arc::clone(flusher));
+        let body = move || flusher::run(&queue, &flusher, count);
+        threads.push(tasks::thread(&format!("felix-flush-{number}"), body)?);
+    }
+    Ok(sender)
 }

@@ -388,6 +388,11 @@ impl<D: Disk, C: Clock, W> Copy<D, C, W> {
         self.row.unsynced = true;
     }
 
+    /// Whether no writer waits for a word and no flush is under way.
+    pub fn is_quiet(&self) -> bool {
+        self.pending.is_empty() && !self.flush_in_flight
+    }
+
     /// All producers that the log remembers.
     pub fn describe_producers(&self) -> Vec<ProducerDescription> {
         self.log.producers().describe()

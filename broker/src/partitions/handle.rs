@@ -6,12 +6,17 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use felix_partition::append::{Append, AppendError, Appended};
+use felix_partition::copy::{DeleteRecordsError, DeleteTo};
 use felix_partition::published::{Published, Stage};
 use felix_protocol::ids::{Generation, Offset, PartitionId};
 use felix_protocol::time::Clock;
+use felix_replication::lease::Lease;
+use felix_storage::disk::os::OsDisk;
+use felix_storage::{LogReader, ProducerDescription};
 use tokio::sync::oneshot;
 
 use crate::clock::SystemClock;
+use crate::partitions::ProducersError;
 use crate::partitions::lane::{LaneSender, Message};
 use crate::partitions::wait::{FetchWait, Isolation, Registration, TooManyWaits, Waits};
 
@@ -29,15 +34,17 @@ pub struct PartitionHandle {
 pub(super) struct Tenure {
     pub(super) id: PartitionId,
     pub(super) published: Arc<Published>,
+    pub(super) reader: LogReader<OsDisk>,
     pub(super) waits: Arc<Waits>,
     pub(super) lane: LaneSender,
+    pub(super) lease: Arc<Lease>,
     pub(super) clock: SystemClock,
 }
 
 /// The answer to a submitted request; the request goes on when this is dropped.
 ///
-/// If the lane drops the request unanswered (its partition panicked, or the broker stops), the answer is
-/// the error given here.
+/// If the lane drops the request unanswered (its partition broke, or the broker stops), the answer is the
+/// error given here.
 pub struct Answer<T, E> {
     receiver: oneshot::Receiver<Result<T, E>>,
     lost: fn() -> E,
@@ -63,23 +70,29 @@ impl PartitionHandle {
         self.shared.published.generation()
     }
 
+    /// How far the tenure has come.
+    pub fn stage(&self) -> Stage {
+        self.shared.published.stage()
+    }
+
     /// Whether this broker may answer as the leader now: the tenure has not ended and the lease has not
     /// expired. True while only opening: writes are taken then and acknowledged when the opening landed.
     pub fn is_leader(&self) -> bool {
-        matches!(self.shared.published.stage(), Stage::Opening | Stage::Open)
+        matches!(self.stage(), Stage::Opening | Stage::Open)
+            && self.shared.lease.may_admit(self.shared.clock.now())
     }
 
-    /// Hands a batch to the partition's lane. Requests are appended in the order of these calls; the answer
+    /// Hands a batch to the partition's lane. Batches are appended in the order of these calls; the answer
     /// is awaited apart from that, and dropping it loses only the answer.
     pub fn submit(&self, append: Append) -> Answer<Appended, AppendError> {
         let (answer, receiver) = oneshot::channel();
-        self.shared.lane.send(Message::Append {
-            partition: self.shared.id,
-            generation: self.generation(),
-            append,
-            answer,
-        });
+        self.shared.lane.append(self.shared.id, self.generation(), append, answer);
         Answer { receiver, lost: || AppendError::NotLeader }
+    }
+
+    /// Reads the log while it is written. What may be shown is below [`visible_end`](Self::visible_end).
+    pub fn reader(&self) -> &LogReader<OsDisk> {
+        &self.shared.reader
     }
 
     /// The high watermark: readers see up to here, exclusive.
@@ -115,6 +128,11 @@ impl PartitionHandle {
         }
     }
 
+    /// Bytes in all segments.
+    pub fn size_bytes(&self) -> u64 {
+        self.shared.reader.size_bytes()
+    }
+
     /// Puts a Fetch's wait on this partition's list until the registration is dropped. Register first, then
     /// look at the offsets once more: what moved in between is not told again.
     pub fn register(
@@ -123,5 +141,19 @@ impl PartitionHandle {
         isolation: Isolation,
     ) -> Result<Registration, TooManyWaits> {
         self.shared.waits.register(wait, isolation)
+    }
+
+    /// Deletes records from the front; answers the new log start once it is durable.
+    pub fn delete_records(&self, to: DeleteTo) -> Answer<Offset, DeleteRecordsError> {
+        let (answer, receiver) = oneshot::channel();
+        self.shared.lane.send(Message::DeleteRecords { partition: self.shared.id, to, answer });
+        Answer { receiver, lost: || DeleteRecordsError::NotLeader }
+    }
+
+    /// The producers that the log remembers.
+    pub fn describe_producers(&self) -> Answer<Vec<ProducerDescription>, ProducersError> {
+        let (answer, receiver) = oneshot::channel();
+        self.shared.lane.send(Message::Producers { partition: self.shared.id, answer });
+        Answer { receiver, lost: || ProducersError::NotLeader }
     }
 }

@@ -1,0 +1,103 @@
+//! Which partitions this broker leads: what the lanes publish, and everyone else looks up.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+use felix_protocol::ids::{BrokerId, Generation, Offset, PartitionId};
+use felix_replication::halted::{HaltReason, Halted};
+use felix_replication::lease::Lease;
+use felix_storage::FlushError;
+use parking_lot::{Mutex, RwLock};
+use tokio::sync::watch;
+
+use crate::partitions::handle::PartitionHandle;
+
+/// The directory of tenures.
+pub(crate) struct Led {
+    node: BrokerId,
+    /// The session's lease, shared by every tenure.
+    pub(super) lease: Arc<Lease>,
+    handles: RwLock<HashMap<PartitionId, PartitionHandle>>,
+    halted: Mutex<BTreeMap<PartitionId, Halted>>,
+    /// Counts changes of `handles`.
+    changes: watch::Sender<u64>,
+    /// The first failure that this process must not survive.
+    fatal: watch::Sender<Option<FlushError>>,
+}
+
+impl Led {
+    pub(super) fn new(node: BrokerId, lease: Arc<Lease>) -> Led {
+        Led {
+            node,
+            lease,
+            handles: RwLock::new(HashMap::new()),
+            halted: Mutex::new(BTreeMap::new()),
+            changes: watch::Sender::new(0),
+            fatal: watch::Sender::new(None),
+        }
+    }
+
+    pub(super) fn get(&self, partition: &PartitionId) -> Option<PartitionHandle> {
+        self.handles.read().get(partition).cloned()
+    }
+
+    pub(super) fn all(&self) -> Vec<PartitionHandle> {
+        let mut all: Vec<_> = self.handles.read().values().cloned().collect();
+        all.sort_by_key(PartitionHandle::id);
+        all
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.handles.read().len()
+    }
+
+    pub(super) fn insert(&self, handle: PartitionHandle) {
+        self.halted.lock().remove(&handle.id());
+        self.handles.write().insert(handle.id(), handle);
+        self.changes.send_modify(|changes| *changes += 1);
+    }
+
+    pub(super) fn remove(&self, partition: &PartitionId) {
+        if self.handles.write().remove(partition).is_some() {
+            self.changes.send_modify(|changes| *changes += 1);
+        }
+    }
+
+    pub(super) fn changes(&self) -> watch::Receiver<u64> {
+        self.changes.subscribe()
+    }
+
+    /// A copy stopped for good. Its handle stays: readers of what is below its mark, and writers, learn from
+    /// it that the copy is halted.
+    pub(super) fn halted(
+        &self,
+        partition: &PartitionId,
+        generation: Generation,
+        position: Offset,
+        reason: HaltReason,
+    ) {
+        tracing::error!(%partition, %generation, position, %reason, remedy = reason.remedy(), "a copy is halted");
+        let row = Halted { partition: *partition, node: self.node, generation, position, reason };
+        self.halted.lock().insert(*partition, row);
+    }
+
+    pub(super) fn all_halted(&self) -> Vec<Halted> {
+        self.halted.lock().values().cloned().collect()
+    }
+
+    /// A flush failed: the directory cannot be trusted, and the process must end.
+    pub(super) fn fatal(&self, error: &FlushError) {
+        let first = self.fatal.send_if_modified(|fatal| {
+            let first = fatal.is_none();
+            fatal.get_or_insert_with(|| error.clone());
+            first
+        });
+        if first {
+            tracing::error!(%error, "a flush failed: the disk may have lost what it was told to keep");
+        }
+    }
+
+    pub(super) fn fatal_watch(&self) -> watch::Receiver<Option<FlushError>> {
+        self.fatal.subscribe()
+    }
+}

@@ -1,0 +1,263 @@
+//! What must reach the disk beside records, on one plain thread that may wait for it: rows of the table of
+//! copies, segments that retention took out, folders of deleted topics.
+//!
+//! Nothing here runs on an idle broker: lanes announce that rows changed, and only then a time is set to
+//! note them. Retention is looked at every `log.retention.check.interval.ms`.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crossbeam_channel::{Receiver, RecvTimeoutError, Sender};
+use felix_protocol::ids::PartitionId;
+use felix_protocol::time::{Clock, MonoTime};
+use felix_storage::disk::os::OsDisk;
+use felix_storage::{Deleted, Replica, Replicas, Retired, StorageError};
+
+use crate::clock::SystemClock;
+use crate::partitions::lane::{LaneSender, Message};
+
+/// How long marks may stay unnoted.
+const ROWS_EVERY: Duration = Duration::from_secs(3);
+/// A removal that failed is tried again after this.
+const RETRY: Duration = Duration::from_secs(10);
+
+type Then = Box<dyn FnOnce(Result<(), &StorageError>) + Send>;
+
+enum Job {
+    RowsChanged(LaneSender),
+    NoteRows(Vec<(PartitionId, Replica)>),
+    NoteRowThen(PartitionId, Replica, Then),
+    Retire(PartitionId, Replica, Retired<OsDisk>),
+    Remove(PartitionId, Box<Deleted<OsDisk>>, Duration),
+    RetainEvery(Duration),
+    RetainNow,
+    Stop(Sender<()>),
+}
+
+/// The way to the upkeep thread.
+#[derive(Clone)]
+pub(super) struct Upkeep {
+    jobs: Sender<Job>,
+}
+
+impl Upkeep {
+    /// The way to the thread, and what the thread runs.
+    pub(super) fn new(
+        replicas: Arc<Replicas<OsDisk>>,
+        clock: SystemClock,
+        retain_every: Duration,
+    ) -> (Upkeep, impl FnOnce() + Send) {
+        let (sender, jobs) = crossbeam_channel::unbounded();
+        let keeper = Keeper {
+            jobs,
+            replicas,
+            clock,
+            lanes: Vec::new(),
+            announced: Vec::new(),
+            rows_at: MonoTime::NEVER,
+            retain_every,
+            retain_at: clock.now().after(retain_every),
+            removals: BTreeMap::new(),
+            next_removal: 0,
+        };
+        (Upkeep { jobs: sender }, move || keeper.run())
+    }
+
+    /// Rows of that lane changed: collect them before long.
+    pub(super) fn rows_changed(&self, lane: LaneSender) {
+        self.send(Job::RowsChanged(lane));
+    }
+
+    /// Rows to note, some time.
+    pub(super) fn note_rows(&self, rows: Vec<(PartitionId, Replica)>) {
+        if !rows.is_empty() {
+            self.send(Job::NoteRows(rows));
+        }
+    }
+
+    /// A row to note now; `then` hears whether it is durable.
+    pub(super) fn note_row_then(
+        &self,
+        partition: PartitionId,
+        row: Replica,
+        then: impl FnOnce(Result<(), &StorageError>) + Send + 'static,
+    ) {
+        self.send(Job::NoteRowThen(partition, row, Box::new(then)));
+    }
+
+    /// Segments left the log; they go once the row with the new log start is durable.
+    pub(super) fn retire(&self, partition: PartitionId, row: Replica, retired: Retired<OsDisk>) {
+        self.send(Job::Retire(partition, row, retired));
+    }
+
+    /// A log was deleted; its row goes now, its bytes after `delay`.
+    pub(super) fn remove(&self, partition: PartitionId, deleted: Deleted<OsDisk>, delay: Duration) {
+        self.send(Job::Remove(partition, Box::new(deleted), delay));
+    }
+
+    /// Looks at retention this often.
+    pub(super) fn retain_every(&self, every: Duration) {
+        self.send(Job::RetainEvery(every));
+    }
+
+    /// Looks at retention now.
+    pub(super) fn retain_now(&self) {
+        self.send(Job::RetainNow);
+    }
+
+    /// Ends the thread, after everything that was given to it.
+    pub(super) fn stop(&self) {
+        let (done, wait) = crossbeam_channel::bounded(1);
+        self.send(Job::Stop(done));
+        // An error means that the thread is gone already.
+        let _ = wait.recv();
+    }
+
+    fn send(&self, job: Job) {
+        // The thread outlives the lanes; without it the broker has stopped.
+        let _ = self.jobs.send(job);
+    }
+}
+
+/// What still has to leave the disk.
+enum Removal {
+    Segments(PartitionId, Retired<OsDisk>),
+    Folder(PartitionId, Box<Deleted<OsDisk>>),
+}
+
+struct Keeper {
+    jobs: Receiver<Job>,
+    replicas: Arc<Replicas<OsDisk>>,
+    clock: SystemClock,
+    lanes: Vec<LaneSender>,
+    /// Lanes whose rows changed since they were collected.
+    announced: Vec<LaneSender>,
+    rows_at: MonoTime,
+    retain_every: Duration,
+    retain_at: MonoTime,
+    /// By time and a number that keeps equal times apart.
+    removals: BTreeMap<(MonoTime, u64), Removal>,
+    next_removal: u64,
+}
+
+impl Keeper {
+    fn run(mut self) {
+        loop {
+            let next = self.next_time().since(self.clock.now());
+            match self.jobs.recv_timeout(next) {
+                Ok(Job::Stop(done)) => {
+                    let _ = done.send(());
+                    return;
+                }
+                Ok(job) => self.take(job),
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => return,
+            }
+            self.on_time();
+        }
+    }
+
+    fn next_time(&self) -> MonoTime {
+        let removal = self.removals.keys().next().map_or(MonoTime::NEVER, |(at, _)| *at);
+        self.rows_at.min(self.retain_at).min(removal)
+    }
+
+    fn on_time(&mut self) {
+        let now = self.clock.now();
+        if self.rows_at <= now {
+            self.rows_at = MonoTime::NEVER;
+            for lane in std::mem::take(&mut self.announced) {
+                lane.send(Message::CollectRows);
+            }
+        }
+        if self.retain_at <= now {
+            self.retain();
+        }
+        while let Some(entry) = self.removals.first_entry()
+            && entry.key().0 <= now
+        {
+            remove(entry.remove());
+        }
+    }
+
+    fn retain(&mut self) {
+        self.retain_at = self.clock.now().after(self.retain_every);
+        for lane in &self.lanes {
+            lane.send(Message::Retain);
+        }
+    }
+
+    fn take(&mut self, job: Job) {
+        match job {
+            Job::RowsChanged(lane) => {
+                if !self.lanes.iter().any(|known| known.same(&lane)) {
+                    self.lanes.push(lane.clone());
+                }
+                self.announced.push(lane);
+                self.rows_at = self.rows_at.min(self.clock.now().after(ROWS_EVERY));
+            }
+            Job::NoteRows(rows) => self.note(rows),
+            Job::NoteRowThen(partition, row, then) => {
+                let ticket = self.replicas.stage(partition, row);
+                let noted = self.replicas.commit(ticket);
+                then(noted.as_ref().map(|()| ()));
+            }
+            Job::Retire(partition, row, retired) => self.retire(partition, row, retired),
+            Job::Remove(partition, deleted, delay) => {
+                let ticket = self.replicas.stage_removal(&partition);
+                if let Err(error) = self.replicas.commit(ticket) {
+                    tracing::warn!(%partition, %error, "the row of a deleted partition stays for now");
+                }
+                self.remove_later(delay, Removal::Folder(partition, deleted));
+            }
+            Job::RetainEvery(every) => {
+                self.retain_every = every;
+                self.retain_at = self.clock.now().after(every);
+            }
+            Job::RetainNow => self.retain(),
+            Job::Stop(done) => {
+                let _ = done.send(());
+            }
+        }
+    }
+
+    fn note(&self, rows: Vec<(PartitionId, Replica)>) {
+        let last = rows.into_iter().map(|(partition, row)| self.replicas.stage(partition, row)).last();
+        if let Some(Err(error)) = last.map(|ticket| self.replicas.commit(ticket)) {
+            tracing::warn!(%error, "marks could not be noted; recovery would read more of the logs");
+        }
+    }
+
+    /// The files are hidden only when no restart can come back to an older log start.
+    fn retire(&mut self, partition: PartitionId, row: Replica, mut retired: Retired<OsDisk>) {
+        let ticket = self.replicas.stage(partition, row);
+        let hidden = self.replicas.commit(ticket).and_then(|()| retired.hide());
+        match hidden {
+            Ok(()) => {
+                let delay = retired.not_before.0.saturating_sub(self.clock.wall().0);
+                let delay = Duration::from_millis(u64::try_from(delay).unwrap_or(0));
+                self.remove_later(delay, Removal::Segments(partition, retired));
+            }
+            Err(error) => {
+                tracing::warn!(%partition, %error, "old segments stay on the disk until the next start");
+            }
+        }
+    }
+
+    fn remove_later(&mut self, delay: Duration, removal: Removal) {
+        let at = self.clock.now().after(delay);
+        self.removals.insert((at, self.next_removal), removal);
+        self.next_removal += 1;
+    }
+}
+
+fn remove(removal: Removal) {
+    let (partition, removed) = match removal {
+        Removal::Segments(partition, retired) => (partition, retired.remove()),
+        Removal::Folder(partition, deleted) => (partition, deleted.remove()),
+    };
+    if let Err(error) = removed {
+        tracing::warn!(%partition, %error, "old files stay on the disk until the next start");
+    }
+}

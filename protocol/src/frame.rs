@@ -238,8 +238,30 @@ pub fn response_head(
     Ok(head)
 }
 
+/// A response that can be written: every response of the crate, and the few that are written by hand.
+pub trait ResponseBody {
+    /// Appends the body in the layout of `version`.
+    fn put(&self, version: i16, out: &mut BytesMut) -> Result<(), String>;
+
+    /// How many bytes that will take, when it is cheap to know.
+    fn size(&self, version: i16) -> usize {
+        let _ = version;
+        0
+    }
+}
+
+impl<T: Encodable> ResponseBody for T {
+    fn put(&self, version: i16, out: &mut BytesMut) -> Result<(), String> {
+        self.encode(out, version).map_err(|error| error.to_string())
+    }
+
+    fn size(&self, version: i16) -> usize {
+        self.compute_size(version).unwrap_or(0)
+    }
+}
+
 /// A whole response frame, its length included, in one buffer.
-pub fn encode_response<T: Encodable>(
+pub fn encode_response<T: ResponseBody>(
     api: ApiKey,
     version: i16,
     correlation_id: i32,
@@ -247,13 +269,13 @@ pub fn encode_response<T: Encodable>(
 ) -> Result<Bytes, FrameError> {
     let fail = |reason: String| FrameError::Encode { api, version, reason };
     let layout = messages::response_layout(api, version);
-    let size = response.compute_size(layout).map_err(|error| fail(error.to_string()))?;
-    let mut frame = response_head(api, version, correlation_id, size, size)?;
-    let head = frame.len();
-    response.encode(&mut frame, layout).map_err(|error| fail(error.to_string()))?;
-    if frame.len() - head == size {
-        Ok(frame.freeze())
-    } else {
-        Err(fail(format!("{} bytes where {size} were announced", frame.len() - head)))
-    }
+    let mut frame = response_head(api, version, correlation_id, 0, response.size(layout))?;
+    response.put(layout, &mut frame).map_err(fail)?;
+    let length = frame.len() - LENGTH_BYTES;
+    let length = i32::try_from(length).map_err(|_| fail(format!("{length} bytes do not fit a frame")))?;
+    frame[..LENGTH_BYTES].copy_from_slice(&length.to_be_bytes());
+    Ok(frame.freeze())
 }
+
+#[cfg(test)]
+mod tests;

@@ -11,6 +11,10 @@
 //! - it must never decode bytes that [`frame::guard`](crate::frame::guard) has not walked, because it
 //!   allocates by the counts that it reads.
 
+pub mod api_versions;
+pub mod fetch;
+pub mod log_dirs;
+
 pub use kafka_protocol::messages::*;
 /// What ties a request to its key and to its response. Named so to leave `Request` to the frame.
 pub use kafka_protocol::protocol::Request as ApiRequest;

@@ -5,6 +5,7 @@
 //! Deliberately absent: stores, clocks, tasks and everything that waits; those belong to `felix-control`.
 #![forbid(unsafe_code)]
 
+pub mod config;
 pub mod controller;
 pub mod decision;
 pub mod eligible;

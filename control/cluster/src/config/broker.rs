@@ -219,8 +219,10 @@ impl NetConfig {
             request_max_bytes: reader.size32("socket.request.max.bytes"),
             max_connections: reader.size32("max.connections"),
             max_connections_per_ip: reader.size32("max.connections.per.ip"),
-            max_connections_per_ip_overrides: address_counts(&reader.text("max.connections.per.ip.overrides"))
-                .unwrap_or_default(),
+            max_connections_per_ip_overrides: address_counts(
+                &reader.text("max.connections.per.ip.overrides"),
+            )
+            .unwrap_or_default(),
             listen_backlog: reader.size32("socket.listen.backlog.size"),
             send_buffer_bytes: reader.limit("socket.send.buffer.bytes"),
             receive_buffer_bytes: reader.limit("socket.receive.buffer.bytes"),

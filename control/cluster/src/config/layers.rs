@@ -163,9 +163,9 @@ impl StaticConfig {
             return Ok(());
         };
         for (name, protocol) in protocol_map(map).unwrap_or_default() {
-            let in_use = listeners
-                .split(',')
-                .any(|one| one.split_once("://").is_some_and(|(own, _)| own.trim().eq_ignore_ascii_case(&name)));
+            let in_use = listeners.split(',').any(|one| {
+                one.split_once("://").is_some_and(|(own, _)| own.trim().eq_ignore_ascii_case(&name))
+            });
             if in_use && protocol != "PLAINTEXT" {
                 return Err(StartError::Conflict(format!(
                     "listener.security.protocol.map: the listener {name} would need {protocol}, which is not \

@@ -10,9 +10,7 @@ use super::broker::BrokerConfig;
 use super::group::GroupConfig;
 use super::layers::{Layers, Overrides};
 use super::row::{Kind, Row};
-use super::table::{
-    BrokerName, Resource, broker_names_of_group, broker_names_of_row, broker_names_of_topic,
-};
+use super::table::{BrokerName, Resource, broker_names_of_group, broker_names_of_row, broker_names_of_topic};
 use super::topic::TopicConfig;
 use super::value::{Problem, Value};
 
@@ -238,7 +236,8 @@ impl<'a> Reader<'a> {
             .collect();
         for (layer, source) in self.layers {
             for (broker, unit) in &behind {
-                let value = layer.get(broker.name).and_then(|text| admitted(broker, text, &mut self.problems));
+                let value =
+                    layer.get(broker.name).and_then(|text| admitted(broker, text, &mut self.problems));
                 if let Some(value) = value {
                     return Some((as_kind(value.times(*unit), row.kind), source));
                 }
@@ -246,7 +245,9 @@ impl<'a> Reader<'a> {
         }
         let default = behind
             .iter()
-            .find_map(|(broker, unit)| broker.default_value().map(|value| as_kind(value.times(*unit), row.kind)))
+            .find_map(|(broker, unit)| {
+                broker.default_value().map(|value| as_kind(value.times(*unit), row.kind))
+            })
             .or_else(|| row.default_value());
         default.map(|value| (value, Source::Default))
     }
@@ -326,13 +327,20 @@ impl<'a> Reader<'a> {
     pub(super) fn list(&mut self, name: &'static str) -> Vec<String> {
         match self.value(name) {
             Some(Value::List(list)) => list,
-            Some(Value::Number(_) | Value::Boolean(_) | Value::Text(_) | Value::Double(_)) | None => Vec::new(),
+            Some(Value::Number(_) | Value::Boolean(_) | Value::Text(_) | Value::Double(_)) | None => {
+                Vec::new()
+            }
         }
     }
 }
 
 /// The effective value of one setting as text, as a change to a list starts from it.
-pub(super) fn effective(resource: Resource, row: &'static Row, own: &Overrides, layers: &Layers<'_>) -> Option<Value> {
+pub(super) fn effective(
+    resource: Resource,
+    row: &'static Row,
+    own: &Overrides,
+    layers: &Layers<'_>,
+) -> Option<Value> {
     let mut reader = Reader::new(resource, own, layers);
     reader.find(row, &broker_names(resource, row)).map(|(value, _)| value)
 }

@@ -33,8 +33,7 @@ pub use synonyms::{BrokerName, broker_names_of_group, broker_names_of_row, broke
 /// Builds the rows of one area.
 macro_rules! rows {
     ($area:expr; $( $(#$internal:ident)? $kind:ident $name:literal = $default:tt, $check:expr, $dynamic:ident, $state:expr
-        : $doc:literal; )*) => {{
-        #[expect(unused_imports, reason = "no area needs every word")]
+        => $doc:literal; )*) => {{
         use crate::config::row::{Check::*, Dynamic::*, State::*};
         &[$( Row {
             name: $name,

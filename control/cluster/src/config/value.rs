@@ -61,14 +61,14 @@ impl Row {
     pub fn parse(&self, text: &str) -> Result<Value, Problem> {
         let value = self.parse_kind(text.trim()).map_err(|allowed| self.problem(text, allowed, false))?;
         self.check.admit(&value).map_err(|allowed| self.problem(text, allowed, false))?;
-        if let State::Refused(why) = self.state {
-            if !self.is_default(&value) {
-                let instead = match self.default {
-                    Some(default) if !default.is_empty() => format!("; only {default} is possible"),
-                    Some(_) | None => String::new(),
-                };
-                return Err(self.problem(text, format!("refused: {why}{instead}"), true));
-            }
+        if let State::Refused(why) = self.state
+            && !self.is_default(&value)
+        {
+            let instead = match self.default {
+                Some(default) if !default.is_empty() => format!("; only {default} is possible"),
+                Some(_) | None => String::new(),
+            };
+            return Err(self.problem(text, format!("refused: {why}{instead}"), true));
         }
         Ok(value)
     }
@@ -166,7 +166,8 @@ impl Check {
                 format!("must be a list of NAME:PROTOCOL, with one of: {}", PROTOCOLS.join(", "))
             }
             Check::OffsetReset => {
-                "must be earliest, latest or by_duration: with an ISO duration, such as by_duration:PT1H".to_owned()
+                "must be earliest, latest or by_duration: with an ISO duration, such as by_duration:PT1H"
+                    .to_owned()
             }
             Check::ClientMatch => {
                 format!("must be a list of selector=pattern, with one of: {}", CLIENT_SELECTORS.join(", "))
@@ -185,19 +186,26 @@ impl Check {
             (Check::Share(lowest, highest), Value::Double(number)) => (lowest..=highest).contains(&number),
             (Check::NotEmpty, Value::Text(text)) => !text.is_empty(),
             (Check::OneOf(words), Value::Text(text)) => words.contains(&text.as_str()),
-            (Check::AnyCase(words), Value::Text(text)) => words.iter().any(|word| word.eq_ignore_ascii_case(text)),
-            (Check::EachOf(words), Value::List(list)) => list.iter().all(|item| words.contains(&item.as_str())),
+            (Check::AnyCase(words), Value::Text(text)) => {
+                words.iter().any(|word| word.eq_ignore_ascii_case(text))
+            }
+            (Check::EachOf(words), Value::List(list)) => {
+                list.iter().all(|item| words.contains(&item.as_str()))
+            }
             (Check::Replicas, Value::List(list)) => {
                 list.iter().all(|item| is_replica(item)) || list.as_slice() == ["*"]
             }
             (Check::AddressCounts, Value::Text(text)) => address_counts(text).is_some(),
             (Check::ProtocolMap, Value::Text(text)) => protocol_map(text).is_some(),
             (Check::OffsetReset, Value::Text(text)) => {
-                text == "earliest" || text == "latest" || text.strip_prefix("by_duration:").is_some_and(is_duration)
+                text == "earliest"
+                    || text == "latest"
+                    || text.strip_prefix("by_duration:").is_some_and(is_duration)
             }
             (Check::ClientMatch, Value::List(list)) => list.iter().all(|item| {
-                item.split_once('=')
-                    .is_some_and(|(selector, pattern)| CLIENT_SELECTORS.contains(&selector) && !pattern.is_empty())
+                item.split_once('=').is_some_and(|(selector, pattern)| {
+                    CLIENT_SELECTORS.contains(&selector) && !pattern.is_empty()
+                })
             }),
             (_, _) => false,
         };
@@ -206,9 +214,7 @@ impl Check {
 }
 
 fn is_replica(item: &str) -> bool {
-    item.split_once(':').is_some_and(|(partition, broker)| {
-        is_id(partition) && is_id(broker)
-    })
+    item.split_once(':').is_some_and(|(partition, broker)| is_id(partition) && is_id(broker))
 }
 
 /// Whether the text is the number of a partition or a broker.

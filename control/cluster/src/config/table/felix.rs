@@ -4,29 +4,31 @@ use super::rows;
 use crate::config::row::{Area, Row, reason};
 
 pub(super) const ROWS: &[Row] = rows! { Area::Felix;
-    String "felix.consistency" = "acks", OneOf(&["acks", "quorum"]), ClusterWide, Honoured:
+    String "felix.consistency" = "acks", OneOf(&["acks", "quorum"]), ClusterWide, Honoured =>
         "Default of the topic config of the same name.";
-    String "felix.flush.mode" = "auto", OneOf(&["auto", "file", "filesystem"]), ReadOnly, Honoured:
-        "How appended records are made durable: `file` flushes each changed file, `filesystem` flushes the data \
-         directory's file system in one go, `auto` takes the second when the directory is a file system of its own \
-         and many files have changed.";
-    Int "felix.flush.threads" = "0", AtLeast(0), ReadOnly, Honoured:
+    String "felix.flush.mode" = "auto", OneOf(&["auto", "file", "filesystem"]), ReadOnly, Honoured =>
+        "How appended records are made durable: `file` flushes each changed file, `filesystem` flushes the \
+         data directory's file system in one go, `auto` takes the second when the directory is a file \
+         system of its own and many files have changed.";
+    Int "felix.flush.threads" = "0", AtLeast(0), ReadOnly, Honoured =>
         "Threads that flush logs; 0 lets the broker choose by the number of processors.";
-    Int "felix.lane.threads" = "0", AtLeast(0), ReadOnly, Honoured:
-        "Lanes: threads that own partitions and append to their logs; 0 lets the broker choose by the number of \
-         processors.";
-    Long "felix.publish.quorum.timeout.ms" = null, AtLeast(1), ReadOnly, Honoured:
-        "Most milliseconds that an acks=all write waits for its acknowledgement, whatever the producer's own timeout; \
-         unset means that only the producer's timeout counts. Running out says that the write cannot be vouched for, \
-         not that it failed.";
-    Int "felix.read.threads" = "0", AtLeast(0), ReadOnly, Honoured:
-        "Threads that read records from disk for consumers that are far behind; 0 lets the broker choose by the \
+    Int "felix.lane.threads" = "0", AtLeast(0), ReadOnly, Honoured =>
+        "Lanes: threads that own partitions and append to their logs; 0 lets the broker choose by the \
          number of processors.";
-    Long "felix.replication.rebuild.bytes.per.sec" = "0", AtLeast(0), ClusterWide, NoEffect(reason::ONE_NODE):
+    Long "felix.publish.quorum.timeout.ms" = null, AtLeast(1), ReadOnly, Honoured =>
+        "Most milliseconds that an acks=all write waits for its acknowledgement, whatever the producer's \
+         own timeout; unset means that only the producer's timeout counts. Running out says that the write \
+         cannot be vouched for, not that it failed.";
+    Int "felix.read.threads" = "0", AtLeast(0), ReadOnly, Honoured =>
+        "Threads that read records from disk for consumers that are far behind; 0 lets the broker choose \
+         by the number of processors.";
+    Long "felix.replication.rebuild.bytes.per.sec" = "0",
+        AtLeast(0), ClusterWide, NoEffect(reason::ONE_NODE) =>
         "Bytes per second sent to each copy that is being rebuilt; 0 means no limit.";
-    Int "felix.replication.rebuild.max.concurrent" = "1", AtLeast(0), ClusterWide, NoEffect(reason::ONE_NODE):
+    Int "felix.replication.rebuild.max.concurrent" = "1",
+        AtLeast(0), ClusterWide, NoEffect(reason::ONE_NODE) =>
         "How many halted copies are rebuilt at one time; 0 leaves rebuilding to the operator.";
-    Long "felix.tail.bytes" = "33554432", AtLeast(0), ReadOnly, Honoured:
-        "Bytes of memory for the newest records of all partitions together, from which consumers that keep up are \
-         served without reading the disk.";
+    Long "felix.tail.bytes" = "33554432", AtLeast(0), ReadOnly, Honoured =>
+        "Bytes of memory for the newest records of all partitions together, from which consumers that keep \
+         up are served without reading the disk.";
 };

@@ -4,28 +4,28 @@ use super::rows;
 use crate::config::row::{Area, Row, reason};
 
 pub(super) const ROWS: &[Row] = rows! { Area::Observe;
-    Int "controller.quota.window.num" = "11", AtLeast(1), ReadOnly, NoEffect(reason::QUOTA):
+    Int "controller.quota.window.num" = "11", AtLeast(1), ReadOnly, NoEffect(reason::QUOTA) =>
         "Samples kept for the limit on changes of topics.";
-    Int "controller.quota.window.size.seconds" = "1", AtLeast(1), ReadOnly, NoEffect(reason::QUOTA):
+    Int "controller.quota.window.size.seconds" = "1", AtLeast(1), ReadOnly, NoEffect(reason::QUOTA) =>
         "Seconds that one such sample covers.";
-    Int "kafka.metrics.polling.interval.secs" = "10", AtLeast(1), ReadOnly, NoEffect(reason::METRICS):
+    Int "kafka.metrics.polling.interval.secs" = "10", AtLeast(1), ReadOnly, NoEffect(reason::METRICS) =>
         "Seconds between two readings by metric reporters.";
-    List "kafka.metrics.reporters" = "", Any, ReadOnly, NoEffect(reason::METRICS):
+    List "kafka.metrics.reporters" = "", Any, ReadOnly, NoEffect(reason::METRICS) =>
         "Classes that report metrics.";
     List "metric.reporters" = "org.apache.kafka.common.metrics.JmxReporter",
         Any, ClusterWide,
-        NoEffect(reason::METRICS):
+        NoEffect(reason::METRICS) =>
         "Classes that report metrics.";
-    Int "metrics.num.samples" = "2", AtLeast(1), ReadOnly, NoEffect(reason::METRICS):
+    Int "metrics.num.samples" = "2", AtLeast(1), ReadOnly, NoEffect(reason::METRICS) =>
         "Samples kept for each metric.";
-    String "metrics.recording.level" = "INFO", Any, ReadOnly, NoEffect(reason::METRICS):
+    String "metrics.recording.level" = "INFO", Any, ReadOnly, NoEffect(reason::METRICS) =>
         "How detailed metrics are.";
-    Long "metrics.sample.window.ms" = "30000", AtLeast(1), ReadOnly, NoEffect(reason::METRICS):
+    Long "metrics.sample.window.ms" = "30000", AtLeast(1), ReadOnly, NoEffect(reason::METRICS) =>
         "Milliseconds that one such sample covers.";
-    Int "quota.window.num" = "11", AtLeast(1), ReadOnly, NoEffect(reason::QUOTA):
+    Int "quota.window.num" = "11", AtLeast(1), ReadOnly, NoEffect(reason::QUOTA) =>
         "Samples kept for client quotas.";
-    Int "quota.window.size.seconds" = "1", AtLeast(1), ReadOnly, NoEffect(reason::QUOTA):
+    Int "quota.window.size.seconds" = "1", AtLeast(1), ReadOnly, NoEffect(reason::QUOTA) =>
         "Seconds that one such sample covers.";
-    Int "telemetry.max.bytes" = "1048576", AtLeast(1), ReadOnly, NoEffect(reason::TELEMETRY):
+    Int "telemetry.max.bytes" = "1048576", AtLeast(1), ReadOnly, NoEffect(reason::TELEMETRY) =>
         "Largest set of metrics in bytes that a client may push.";
 };

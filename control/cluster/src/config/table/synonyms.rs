@@ -122,8 +122,10 @@ mod tests {
             for (name, brokers) in table {
                 let row = resource.row(name).unwrap_or_else(|| panic!("{name}"));
                 for broker in *brokers {
-                    let other = Resource::Broker.row(broker.name).unwrap_or_else(|| panic!("{}", broker.name));
-                    let same_kind = row.kind == other.kind || broker.unit != 1 || *name == "streams.assignor.name";
+                    let other =
+                        Resource::Broker.row(broker.name).unwrap_or_else(|| panic!("{}", broker.name));
+                    let same_kind =
+                        row.kind == other.kind || broker.unit != 1 || *name == "streams.assignor.name";
                     assert!(same_kind, "{name} and {}", broker.name);
                 }
             }

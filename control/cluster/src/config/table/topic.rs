@@ -6,111 +6,112 @@ use crate::config::row::{Area, Row, reason};
 pub(super) const ROWS: &[Row] = rows! { Area::Topic;
     List "cleanup.policy" = "delete",
         EachOf(&["compact", "delete"]), ClusterWide,
-        Partly("delete is honoured; compact is accepted and keeps every record until compaction arrives"):
+        Partly("delete is honoured; compact is accepted and keeps every record until compaction arrives") =>
         "What happens to old records: `delete` drops whole segments by age and size, `compact` keeps the \
          newest record of each key, both may be listed, an empty list keeps everything.";
-    Int "compression.gzip.level" = "-1", MinusOneOr(1, 9), ClusterWide, Honoured:
+    Int "compression.gzip.level" = "-1", MinusOneOr(1, 9), ClusterWide, Honoured =>
         "Level used when the broker itself compresses with gzip: 1 (fast) to 9 (small), -1 for the codec's \
          own choice.";
-    Int "compression.lz4.level" = "9", Between(1, 17), ClusterWide, Honoured:
+    Int "compression.lz4.level" = "9", Between(1, 17), ClusterWide, Honoured =>
         "Level used when the broker itself compresses with lz4: 1 (fast) to 17 (small).";
     String "compression.type" = "producer",
         OneOf(&["uncompressed", "zstd", "lz4", "snappy", "gzip", "producer"]), ClusterWide,
-        Honoured:
+        Honoured =>
         "Codec in which batches are stored. `producer` keeps the bytes as they were sent; any other value \
          makes the broker compress batches that came in another codec again.";
-    Int "compression.zstd.level" = "3", Between(-131_072, 22), ClusterWide, Honoured:
+    Int "compression.zstd.level" = "3", Between(-131_072, 22), ClusterWide, Honoured =>
         "Level used when the broker itself compresses with zstd: negative values are faster, up to 22 is \
          smaller.";
-    Long "delete.retention.ms" = "86400000", AtLeast(0), ClusterWide, NoEffect(reason::COMPACTION):
-        "How long, in milliseconds, compaction keeps the marker of a deleted key so that slow readers still \
-         see it.";
-    Boolean "errors.deadletterqueue.group.enable" = "false", Any, ClusterWide, NoEffect(reason::SHARE):
+    Long "delete.retention.ms" = "86400000", AtLeast(0), ClusterWide, NoEffect(reason::COMPACTION) =>
+        "How long, in milliseconds, compaction keeps the marker of a deleted key so that slow readers \
+         still see it.";
+    Boolean "errors.deadletterqueue.group.enable" = "false", Any, ClusterWide, NoEffect(reason::SHARE) =>
         "Whether share groups may use this topic as the place for records that they could not process.";
-    String "felix.consistency" = "acks", OneOf(&["acks", "quorum"]), ClusterWide, Honoured:
+    String "felix.consistency" = "acks", OneOf(&["acks", "quorum"]), ClusterWide, Honoured =>
         "When an acks=1 write is acknowledged: `acks` as the producer asked, `quorum` only when the mark \
          has passed it, like acks=all. A change takes effect at once.";
-    Long "file.delete.delay.ms" = "60000", AtLeast(0), ClusterWide, Honoured:
+    Long "file.delete.delay.ms" = "60000", AtLeast(0), ClusterWide, Honoured =>
         "Milliseconds between taking a segment out of the log and removing its files, so that reads in \
          progress can finish.";
-    Long "flush.messages" = "1", AtLeast(1), ClusterWide, Honoured:
+    Long "flush.messages" = "1", AtLeast(1), ClusterWide, Honoured =>
         "How many records may be appended before they are flushed to disk. 1 makes every acknowledgement \
          wait for a flush that covers it (many share one); 9223372036854775807 leaves flushing to the \
          operating system.";
-    Long "flush.ms" = "9223372036854775807", AtLeast(0), ClusterWide, Honoured:
-        "Longest time in milliseconds that an appended record stays unflushed, beside what `flush.messages` \
-         asks for.";
-    List "follower.replication.throttled.replicas" = "", Replicas, ClusterWide, NoEffect(reason::THROTTLE):
+    Long "flush.ms" = "9223372036854775807", AtLeast(0), ClusterWide, Honoured =>
+        "Longest time in milliseconds that an appended record stays unflushed, beside what \
+         `flush.messages` asks for.";
+    List "follower.replication.throttled.replicas" = "", Replicas, ClusterWide, NoEffect(reason::THROTTLE) =>
         "Copies whose catching up is throttled on followers: a list of `partition:broker`, or `*` for all.";
-    Int "index.interval.bytes" = "4096", AtLeast(0), ClusterWide, Honoured:
+    Int "index.interval.bytes" = "4096", AtLeast(0), ClusterWide, Honoured =>
         "How many bytes of records lie between two entries of the offset index. Smaller finds a record \
          faster and makes a larger index.";
-    #internal Int "internal.segment.bytes" = null, Any, ClusterWide, Honoured:
+    #internal Int "internal.segment.bytes" = null, Any, ClusterWide, Honoured =>
         "Segment size below the usual minimum, for tests only; it wins over `segment.bytes`.";
-    List "leader.replication.throttled.replicas" = "", Replicas, ClusterWide, NoEffect(reason::THROTTLE):
+    List "leader.replication.throttled.replicas" = "", Replicas, ClusterWide, NoEffect(reason::THROTTLE) =>
         "Copies whose shipping is throttled on leaders: a list of `partition:broker`, or `*` for all.";
-    Long "local.retention.bytes" = "-2", AtLeast(-2), ClusterWide, NoEffect(reason::TIERED):
+    Long "local.retention.bytes" = "-2", AtLeast(-2), ClusterWide, NoEffect(reason::TIERED) =>
         "Bytes of a partition that stay on local disk once copied to remote storage; -2 means as \
          `retention.bytes`.";
-    Long "local.retention.ms" = "-2", AtLeast(-2), ClusterWide, NoEffect(reason::TIERED):
+    Long "local.retention.ms" = "-2", AtLeast(-2), ClusterWide, NoEffect(reason::TIERED) =>
         "Milliseconds that records stay on local disk once copied to remote storage; -2 means as \
          `retention.ms`.";
     Long "max.compaction.lag.ms" = "9223372036854775807",
         AtLeast(1), ClusterWide,
-        Partly("ends the active segment in time for compaction, which itself arrives later"):
+        Partly("ends the active segment in time for compaction, which itself arrives later") =>
         "Longest time in milliseconds that a record may stay out of compaction's reach.";
     Int "max.decompressed.message.bytes" = "2147483639",
         Between(1, 2_147_483_639), ClusterWide,
-        Partly("applied where the broker decompresses, that is when it changes the codec"):
+        Partly("applied where the broker decompresses, that is when it changes the codec") =>
         "Upper bound in bytes on what one compressed batch may unpack to; larger ones are refused.";
-    Int "max.message.bytes" = "1048588", AtLeast(0), ClusterWide, Honoured:
+    Int "max.message.bytes" = "1048588", AtLeast(0), ClusterWide, Honoured =>
         "Largest batch, in bytes after compression, that the topic takes. A larger one is answered with an \
          error that clients understand.";
-    Long "message.timestamp.after.max.ms" = "3600000", AtLeast(0), ClusterWide, Honoured:
+    Long "message.timestamp.after.max.ms" = "3600000", AtLeast(0), ClusterWide, Honoured =>
         "How far in the future, in milliseconds, a producer's timestamp may lie when the topic keeps \
          producers' timestamps. Records beyond it are refused.";
-    Long "message.timestamp.before.max.ms" = "9223372036854775807", AtLeast(0), ClusterWide, Honoured:
+    Long "message.timestamp.before.max.ms" = "9223372036854775807", AtLeast(0), ClusterWide, Honoured =>
         "How far in the past, in milliseconds, a producer's timestamp may lie when the topic keeps \
          producers' timestamps. Records beyond it are refused.";
     String "message.timestamp.type" = "CreateTime",
         OneOf(&["CreateTime", "LogAppendTime"]), ClusterWide,
-        Honoured:
+        Honoured =>
         "`CreateTime` keeps the producers' timestamps, `LogAppendTime` stamps each batch with the broker's \
          clock. Retention by time and lookup by time go by these timestamps, so with `CreateTime` a wrong \
          producer clock shortens or prolongs retention.";
-    Double "min.cleanable.dirty.ratio" = "0.5", Share(0.0, 1.0), ClusterWide, NoEffect(reason::COMPACTION):
+    Double "min.cleanable.dirty.ratio" = "0.5", Share(0.0, 1.0), ClusterWide, NoEffect(reason::COMPACTION) =>
         "Share of a log, between 0 and 1, that must be uncompacted before compaction is worth a pass.";
-    Long "min.compaction.lag.ms" = "0", AtLeast(0), ClusterWide, NoEffect(reason::COMPACTION):
+    Long "min.compaction.lag.ms" = "0", AtLeast(0), ClusterWide, NoEffect(reason::COMPACTION) =>
         "Milliseconds for which a new record is left out of compaction. Must not exceed \
          `max.compaction.lag.ms`.";
-    Int "min.insync.replicas" = "1", AtLeast(1), ClusterWide, Honoured:
+    Int "min.insync.replicas" = "1", AtLeast(1), ClusterWide, Honoured =>
         "How many copies must be in sync for a write with acks=all to be taken; with fewer it is refused.";
-    Boolean "preallocate" = "false", Any, ClusterWide, Honoured:
+    Boolean "preallocate" = "false", Any, ClusterWide, Honoured =>
         "Whether the file of a new segment gets its full size at once.";
-    Long "remote.copy.lag.bytes" = "-1", AtLeast(-1), ClusterWide, NoEffect(reason::TIERED):
+    Long "remote.copy.lag.bytes" = "-1", AtLeast(-1), ClusterWide, NoEffect(reason::TIERED) =>
         "Bytes of newest records that are not yet copied to remote storage; -1 means as local retention.";
-    Long "remote.copy.lag.ms" = "0", AtLeast(-1), ClusterWide, NoEffect(reason::TIERED):
+    Long "remote.copy.lag.ms" = "0", AtLeast(-1), ClusterWide, NoEffect(reason::TIERED) =>
         "Milliseconds before records are copied to remote storage; -1 means as local retention.";
-    Boolean "remote.log.copy.disable" = "false", Any, ClusterWide, NoEffect(reason::TIERED):
+    Boolean "remote.log.copy.disable" = "false", Any, ClusterWide, NoEffect(reason::TIERED) =>
         "Whether the topic's remote data becomes read-only.";
-    Boolean "remote.log.delete.on.disable" = "false", Any, ClusterWide, NoEffect(reason::TIERED):
+    Boolean "remote.log.delete.on.disable" = "false", Any, ClusterWide, NoEffect(reason::TIERED) =>
         "Whether turning remote storage off deletes what is stored there.";
-    Boolean "remote.storage.enable" = "false", Any, ClusterWide, Refused(reason::TIERED):
+    Boolean "remote.storage.enable" = "false", Any, ClusterWide, Refused(reason::TIERED) =>
         "Whether old segments move to remote storage.";
-    Long "retention.bytes" = "-1", Any, ClusterWide, Honoured:
+    Long "retention.bytes" = "-1", Any, ClusterWide, Honoured =>
         "Most bytes that one partition keeps before its oldest segments are dropped; negative means no \
          limit. Needs `delete` in `cleanup.policy`.";
-    Long "retention.ms" = "604800000", AtLeast(-1), ClusterWide, Honoured:
+    Long "retention.ms" = "604800000", AtLeast(-1), ClusterWide, Honoured =>
         "How long records are kept, in milliseconds by their timestamps; -1 means for ever. Only whole \
          segments are dropped, never the one being written. Needs `delete` in `cleanup.policy`.";
-    Int "segment.bytes" = "1073741824", AtLeast(1_048_576), ClusterWide, Honoured:
+    Int "segment.bytes" = "1073741824", AtLeast(1_048_576), ClusterWide, Honoured =>
         "Size in bytes at which a log starts a new segment file. Retention drops whole segments.";
-    Int "segment.index.bytes" = "10485760", AtLeast(4), ClusterWide, Honoured:
+    Int "segment.index.bytes" = "10485760", AtLeast(4), ClusterWide, Honoured =>
         "Largest size in bytes of a segment's index files; a full index ends the segment.";
-    Long "segment.jitter.ms" = "0", AtLeast(0), ClusterWide, Honoured:
-        "Random milliseconds taken off `segment.ms`, so that many partitions do not start segments at once.";
-    Long "segment.ms" = "604800000", AtLeast(1), ClusterWide, Honoured:
+    Long "segment.jitter.ms" = "0", AtLeast(0), ClusterWide, Honoured =>
+        "Random milliseconds taken off `segment.ms`, so that many partitions do not start segments at \
+         once.";
+    Long "segment.ms" = "604800000", AtLeast(1), ClusterWide, Honoured =>
         "Age in milliseconds at which a log starts a new segment even when the file is not full.";
-    Boolean "unclean.leader.election.enable" = "false", Any, ClusterWide, NoEffect(reason::UNCLEAN):
+    Boolean "unclean.leader.election.enable" = "false", Any, ClusterWide, NoEffect(reason::UNCLEAN) =>
         "Whether a copy that may lack acknowledged records may lead when no other is left.";
 };

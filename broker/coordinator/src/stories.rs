@@ -4,6 +4,8 @@
 //! it: replies, records (`log:`), notices (`note:`). `#` begins a comment. Member ids are shown as `a#1`. With
 //! `UPDATE_STORIES=1` in the environment the answers in the files are rewritten: read the difference.
 
+#![expect(clippy::cast_possible_truncation, reason = "the numbers of a story are small")]
+
 mod client;
 mod properties;
 mod script;

@@ -7,11 +7,12 @@ use crate::machine::Turn;
 
 use super::Group;
 use super::records::Record;
+use super::state::State;
 
 impl Group {
     /// Removes the group and its offsets, from the log too: tombstones for each record that the log may hold.
     pub(crate) fn delete(&mut self, turn: &mut Turn<'_>) -> Result<(), GroupError> {
-        if !self.members.is_empty() {
+        if self.state != State::Empty {
             return Err(GroupError::NonEmptyGroup);
         }
         let pending: Vec<Arc<str>> = self.pending.keys().cloned().collect();

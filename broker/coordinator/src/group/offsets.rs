@@ -95,7 +95,7 @@ impl Group {
         turn: &mut Turn<'_>,
     ) -> Result<PartitionResults, GroupError> {
         // Only of consumers is known what they consume.
-        if !self.members.is_empty() && self.protocol_type.as_deref() != Some(CONSUMER) {
+        if self.state != State::Empty && self.protocol_type.as_deref() != Some(CONSUMER) {
             return Err(GroupError::NonEmptyGroup);
         }
         let mut results = Vec::with_capacity(request.topics.len());

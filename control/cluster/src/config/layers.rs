@@ -152,6 +152,12 @@ impl StaticConfig {
                     .to_owned(),
             );
         }
+        if broker.node.data_dir.contains(',') {
+            return conflict(format!(
+                "log.dirs (or log.dir): a node has one data directory, not several: {}",
+                broker.node.data_dir
+            ));
+        }
         self.check_protocols()
     }
 

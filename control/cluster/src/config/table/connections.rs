@@ -24,10 +24,10 @@ pub(super) const ROWS: &[Row] = rows! { Area::Connections;
     Int "fetch.purgatory.purge.interval.requests" = "1000", Any, ReadOnly, NoEffect(reason::NO_PURGATORY) =>
         "After how many requests the list of waiting fetches is tidied.";
     String "listener.security.protocol.map" = "SASL_SSL:SASL_SSL,PLAINTEXT:PLAINTEXT,SSL:SSL,SASL_PLAINTEXT:SASL_PLAINTEXT",
-        ProtocolMap, PerBroker,
+        ProtocolMap, ReadOnly,
         Partly("every listener speaks PLAINTEXT; a map that names another protocol for a listener in use is refused") =>
         "Which security protocol each listener name stands for.";
-    List "listeners" = "PLAINTEXT://127.0.0.1:9092", Any, PerBroker, Honoured =>
+    List "listeners" = "PLAINTEXT://127.0.0.1:9092", Any, ReadOnly, Honoured =>
         "Where clients connect, in Kafka's syntax; the same as the flag `--listeners`, which wins.";
     Int "max.connection.creation.rate" = "2147483647", AtLeast(0), ClusterWide, NoEffect(reason::QUOTA) =>
         "New connections per second that the broker takes.";

@@ -67,6 +67,7 @@ impl Cache {
             return Ok(out);
         }
         let log = self.logs.join(format!("build-{name}.log"));
+        std::fs::write(&log, "")?;
         let mut build = Command::new(program);
         build.args(arguments).current_dir(source);
         self.environment(&mut build, source, &out);

@@ -154,10 +154,7 @@ fn run_parts(
     chosen: &[String],
     results: &Path,
 ) -> Result<Vec<PartResult>> {
-    let target = match args.against {
-        Kind::Felix => "felix",
-        Kind::Kafka => "kafka",
-    };
+    let target = args.against.folder();
     let logs = places.output.join("logs").join(target);
     let cache = Cache::open(&logs)?;
     let origin = Origin::find(args.against, &cache, args.felix.clone(), &places.clients, &logs)?;
@@ -240,6 +237,7 @@ impl Stage<'_> {
         let mut broker = Broker::start(self.origin, &client.name, &settings)?;
         let (source, full) = (&client.source, self.args.full);
         let data = broker.data_dir().to_path_buf();
+        let against = self.args.against.folder();
         let command = || {
             let place = |argument: &String| {
                 argument.replace("{src}", &source.to_string_lossy()).replace("{out}", &out.to_string_lossy())
@@ -248,7 +246,7 @@ impl Stage<'_> {
             let mut command = Command::new(argv.first().map_or("", String::as_str));
             command.args(argv.iter().skip(1)).current_dir(&out);
             self.cache.environment(&mut command, source, &out);
-            command.env("DATA_DIR", &data);
+            command.env("DATA_DIR", &data).env("FELIX_AGAINST", against);
             if full {
                 command.env("FELIX_FULL", "1");
             }

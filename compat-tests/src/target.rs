@@ -30,6 +30,16 @@ pub enum Kind {
     Kafka,
 }
 
+impl Kind {
+    /// The name of folders for this kind; what `--against` takes.
+    pub fn folder(self) -> &'static str {
+        match self {
+            Self::Felix => "felix",
+            Self::Kafka => "kafka",
+        }
+    }
+}
+
 /// Where brokers of one kind come from, found once a run.
 #[derive(Debug, Clone)]
 pub struct Origin {

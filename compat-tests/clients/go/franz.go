@@ -179,9 +179,15 @@ func (f *franz) OffsetAt(topic string, partition int32, at time.Time) (int64, er
 }
 
 func (f *franz) Committed(group, topic string, partition int32) (int64, error) {
+	// A client of its own: kadm does not ask again when the old connection has ended with the broker's restart.
+	client, err := kgo.NewClient(kgo.SeedBrokers(f.bootstrap))
+	if err != nil {
+		return 0, err
+	}
+	defer client.Close()
 	ctx, done := bounded()
 	defer done()
-	fetched, err := f.admin.FetchOffsets(ctx, group)
+	fetched, err := kadm.NewClient(client).FetchOffsets(ctx, group)
 	if err != nil {
 		return 0, err
 	}

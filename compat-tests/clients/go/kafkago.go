@@ -97,7 +97,13 @@ func (k *kafkaGo) Produce(topic string, records []Record, partition int32, how H
 	}
 	ctx, done := bounded()
 	defer done()
-	if err := writer.WriteMessages(ctx, messages...); err != nil {
+	err := writer.WriteMessages(ctx, messages...)
+	for errors.Is(err, kafka.UnknownTopicOrPartition) && ctx.Err() == nil {
+		// The first answer about a topic that is being created says that it is not there; kafka-go leaves trying again to its user.
+		time.Sleep(50 * time.Millisecond)
+		err = writer.WriteMessages(ctx, messages...)
+	}
+	if err != nil {
 		var failures kafka.WriteErrors
 		if errors.Is(err, kafka.MessageSizeTooLarge) || errors.As(err, &failures) && errors.Is(failures[0], kafka.MessageSizeTooLarge) {
 			return nil, errTooLarge

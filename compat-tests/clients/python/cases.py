@@ -99,7 +99,7 @@ def null_and_empty(client, topic):
 def record_1mb(client, topic):
     client.create(topic, 1)
     large = bytes(range(250)) * 4000
-    client.produce(topic, [Record(key=None, value=large)])
+    client.produce(topic, [Record(key=None, value=large)], limit=1_040_000)
     assert client.read(topic, 0, "start", 1)[0].value == large, "the record came back changed"
     try:
         client.produce(topic, [Record(key=None, value=large * 2)], limit=10_000_000)

@@ -3,7 +3,7 @@
 import kafka
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.admin import NewTopic
-from kafka.errors import KafkaError, MessageSizeTooLargeError, RecordTooLargeError, TopicAlreadyExistsError
+from kafka.errors import KafkaError, MessageSizeTooLargeError, TopicAlreadyExistsError
 from kafka.structs import OffsetAndMetadata
 
 from client import Record, TooLarge, TopicExists, collect
@@ -54,7 +54,7 @@ class Client:
             "linger_ms": 50,
         }
         if limit:
-            settings |= {"max_request_size": limit, "buffer_memory": 4 * limit}
+            settings |= {"max_request_size": limit}
         return self.send(settings, topic, records, partition)
 
     def produce_with_defaults(self, topic, records):
@@ -68,7 +68,7 @@ class Client:
             ]
             producer.flush(15)
             return [future.get(15).offset for future in futures]
-        except (MessageSizeTooLargeError, RecordTooLargeError) as error:
+        except MessageSizeTooLargeError as error:
             raise TooLarge from error
         finally:
             producer.close()

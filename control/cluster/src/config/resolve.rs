@@ -103,6 +103,23 @@ pub fn describe_topic(overrides: &Overrides, layers: &Layers<'_>) -> Vec<Entry> 
     describe(Resource::Topic, overrides, layers)
 }
 
+/// Describes a topic of which so many copies must hold a write: `min.insync.replicas` shows that number where
+/// nobody has set another.
+pub fn describe_topic_needing(need: usize, overrides: &Overrides, layers: &Layers<'_>) -> Vec<Entry> {
+    let need = need.to_string();
+    let mut entries = describe_topic(overrides, layers);
+    let unsaid = entries
+        .iter_mut()
+        .find(|entry| entry.row.name == "min.insync.replicas" && entry.source == Source::Default);
+    if let Some(entry) = unsaid {
+        entry.value = Some(need.clone());
+        for synonym in &mut entry.synonyms {
+            synonym.value = Some(need.clone());
+        }
+    }
+    entries
+}
+
 /// Describes a broker: every row, sorted by name.
 pub fn describe_broker(layers: &Layers<'_>) -> Vec<Entry> {
     describe(Resource::Broker, &Overrides::new(), layers)
@@ -279,6 +296,15 @@ impl<'a> Reader<'a> {
     pub(super) fn int(&mut self, name: &'static str) -> i32 {
         let number = self.number(name);
         i32::try_from(number).unwrap_or(if number < 0 { i32::MIN } else { i32::MAX })
+    }
+
+    /// A number of 32 bits, unless it is only the default.
+    pub(super) fn int_if_said(&mut self, name: &'static str) -> Option<i32> {
+        let row = self.resource.row(name)?;
+        match self.find(row, &broker_names(self.resource, row)) {
+            Some((_, Source::Default)) | None => None,
+            Some(_) => Some(self.int(name)),
+        }
     }
 
     /// A number that cannot be negative; negative ones count as 0.

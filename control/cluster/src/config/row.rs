@@ -223,6 +223,6 @@ pub(super) mod reason {
     pub const TLS_DETAIL: &str = "a detail of TLS, which is not served yet";
     pub const TOKENS: &str = "delegation tokens are not served";
     pub const TXN: &str = "transactions are not served yet";
-    pub const UNCLEAN: &str = "a copy that may lack acknowledged records never leads by itself";
+    pub const UNCLEAN: &str = "a single node has no other copy to choose";
     pub const UNSTABLE: &str = "versions that are still being designed are never served";
 }

@@ -362,6 +362,20 @@ mod describing {
     }
 
     #[test]
+    fn the_number_of_copies_that_counts_is_shown_unless_somebody_set_another() {
+        let shown = |own: &Overrides| {
+            let entries = resolve::describe_topic_needing(2, own, &Layers::DEFAULTS);
+            let entry = find(&entries, "min.insync.replicas");
+            (entry.value.clone().unwrap(), entry.source)
+        };
+        assert_eq!(TopicConfig::default().min_insync_replicas, None);
+        assert_eq!(shown(&Overrides::new()), ("2".to_owned(), Source::Default));
+        let own = overrides(&[("min.insync.replicas", "1")]);
+        assert_eq!(resolve::topic(&own, &Layers::DEFAULTS).config.min_insync_replicas, Some(1));
+        assert_eq!(shown(&own), ("1".to_owned(), Source::Topic));
+    }
+
+    #[test]
     fn a_broker_config_shows_what_was_said_under_its_own_name() {
         let fixed = overrides(&[("log.retention.hours", "100"), ("offsets.topic.num.partitions", "3")]);
         let entries = describe_broker(&Layers { fixed: &fixed, ..Layers::DEFAULTS });
@@ -532,7 +546,8 @@ mod changes {
             .map(|entry| (entry.row.name.to_owned(), entry.value))
             .collect();
         let after = whole_topic(&all, &Layers::DEFAULTS).unwrap();
-        assert_eq!(resolve::topic(&after, &Layers::DEFAULTS).config, TopicConfig::default());
+        let expected = TopicConfig { min_insync_replicas: Some(1), ..TopicConfig::default() };
+        assert_eq!(resolve::topic(&after, &Layers::DEFAULTS).config, expected);
         assert!(whole_topic(&[("retention.ms".to_owned(), None)], &Layers::DEFAULTS).is_err());
         let error =
             whole_broker(Scope::Broker, &pairs(&[("num.partitions", "2")]), &Layers::DEFAULTS).unwrap_err();

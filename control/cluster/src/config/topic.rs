@@ -31,8 +31,8 @@ pub struct TopicConfig {
     pub timestamp_before_max_ms: i64,
     /// `message.timestamp.after.max.ms`; means nothing with [`Timestamps::Append`].
     pub timestamp_after_max_ms: i64,
-    /// `min.insync.replicas`.
-    pub min_insync_replicas: i32,
+    /// `min.insync.replicas`, where anybody has set it; elsewhere the majority counts.
+    pub min_insync_replicas: Option<usize>,
     /// `preallocate`.
     pub preallocate: bool,
     /// `retention.bytes`; `None`: no limit.
@@ -127,7 +127,9 @@ impl TopicConfig {
             },
             timestamp_before_max_ms: reader.number("message.timestamp.before.max.ms"),
             timestamp_after_max_ms: reader.number("message.timestamp.after.max.ms"),
-            min_insync_replicas: reader.int("min.insync.replicas"),
+            min_insync_replicas: reader
+                .int_if_said("min.insync.replicas")
+                .and_then(|count| usize::try_from(count).ok()),
             preallocate: reader.flag("preallocate"),
             retention_bytes: reader.limit("retention.bytes"),
             retention_ms: (retention_ms >= 0).then_some(retention_ms),

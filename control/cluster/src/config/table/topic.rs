@@ -84,7 +84,8 @@ pub(super) const ROWS: &[Row] = rows! { Area::Topic;
         "Milliseconds for which a new record is left out of compaction. Must not exceed \
          `max.compaction.lag.ms`.";
     Int "min.insync.replicas" = "1", AtLeast(1), ClusterWide, Honoured =>
-        "How many copies must be in sync for a write with acks=all to be taken; with fewer it is refused.";
+        "How many copies must be in sync for a write with acks=all to be taken; with fewer it is refused. \
+         Where nobody has set it, the majority of the copies counts, and tools show that number.";
     Boolean "preallocate" = "false", Any, ClusterWide, Honoured =>
         "Whether the file of a new segment gets its full size at once.";
     Long "remote.copy.lag.bytes" = "-1", AtLeast(-1), ClusterWide, NoEffect(reason::TIERED) =>

@@ -181,7 +181,8 @@ impl BatchHeader {
         Codec::from_bits(self.codec_bits())
     }
 
-    /// Attribute bit 6: the base timestamp says from when on compaction may drop the batch's tombstones (and marker).
+    /// Attribute bit 6: the base timestamp says from when on compaction may drop the batch's tombstones (and
+    /// marker).
     pub fn has_delete_horizon(&self) -> bool {
         self.attributes & DELETE_HORIZON != 0
     }
@@ -196,8 +197,8 @@ impl BatchHeader {
         self.attributes = (self.attributes & !CODEC) | codec.bits();
     }
 
-    /// Writes the header over the front of `batch`, which is the whole batch, with the checksum that goes with
-    /// it. Both learn the checksum.
+    /// Writes the header over the front of `batch`, which is the whole batch, with the checksum that goes
+    /// with it. Both learn the checksum.
     fn write(&mut self, batch: &mut [u8]) {
         // The caller made sure that the length fits.
         let length = i32::try_from(self.bytes - LENGTH_FROM).unwrap_or(i32::MAX);
@@ -223,7 +224,8 @@ impl BatchHeader {
         if self.base_sequence < 0 {
             return self.base_sequence;
         }
-        // Kafka's DefaultRecordBatch.incrementSequence: both operands are non-negative, so the sum fits 32 bits.
+        // Kafka's DefaultRecordBatch.incrementSequence: both operands are non-negative, so the sum fits 32
+        // bits.
         let sum = i64::from(self.base_sequence) + i64::from(self.last_offset_delta);
         i32::try_from(sum & i64::from(i32::MAX)).unwrap_or(0)
     }
@@ -248,7 +250,8 @@ pub fn patched_head(batch: &[u8], base_offset: Offset, generation: Generation) -
 }
 
 /// One batch that was validated for append: whole, of format v2, with a right CRC. Made by
-/// [`validate`](validate::validate) (for producers) and by [`BatchBuilder`] (for the broker itself); the log takes nothing else.
+/// [`validate`](validate::validate) (for producers) and by [`BatchBuilder`] (for the broker itself); the log
+/// takes nothing else.
 #[derive(Clone, Debug)]
 pub struct CheckedBatch {
     header: BatchHeader,

@@ -3,6 +3,8 @@
 //! Everything that several packages must agree on: identities, offsets, time points, the record batch, and
 //! Kafka's frames and messages. Deliberately absent: sockets, files, clocks, and any state.
 
+#![forbid(unsafe_code)]
+
 pub mod batch;
 pub mod error_code;
 pub mod frame;

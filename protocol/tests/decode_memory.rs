@@ -1,6 +1,8 @@
 //! What the guard announces about memory, held against the allocator. A test of its own because it owns the
 //! allocator of its process.
 
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
 use std::alloc::System;
 
 use bytes::{BufMut, Bytes, BytesMut};

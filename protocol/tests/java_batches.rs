@@ -1,5 +1,7 @@
-//! Batches that Apache Kafka's own library (4.4.0) made, in `testdata/batches`: every codec, headers with the same
-//! key, nulls, a record larger than any window, and both transaction markers.
+//! Batches that Apache Kafka's own library (4.4.0) made, in `testdata/batches`: every codec, headers with the
+//! same key, nulls, a record larger than any window, and both transaction markers.
+
+#![expect(clippy::unwrap_used, clippy::cast_possible_truncation, reason = "a test fails by panicking")]
 
 use std::path::Path;
 

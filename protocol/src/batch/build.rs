@@ -209,7 +209,8 @@ impl BatchBuilder {
     }
 }
 
-/// Writes `header` into the place that is free for it at the front of `bytes`, with the right length and checksum.
+/// Writes `header` into the place that is free for it at the front of `bytes`, with the right length and
+/// checksum.
 pub(super) fn seal(mut header: BatchHeader, mut bytes: Vec<u8>) -> Result<CheckedBatch, BuildError> {
     if bytes.len() < HEADER_BYTES || i32::try_from(bytes.len()).is_err() {
         return Err(BuildError::TooLarge);

@@ -1,11 +1,11 @@
 //! The five codecs of record batches, streaming in both directions.
 //!
-//! Reading never holds more than a window of the decompressed bytes, so a batch that unpacks to gigabytes costs
-//! time (which its reader bounds, see [`Limits`](super::Limits)) but no memory.
+//! Reading never holds more than a window of the decompressed bytes, so a batch that unpacks to gigabytes
+//! costs time (which its reader bounds, see [`Limits`](super::Limits)) but no memory.
 //!
-//! What is peculiar to Kafka: snappy comes in the chunks of the Java library (librdkafka sends one raw block, and
-//! both must be read), lz4 is the frame format with independent blocks only (Java clients refuse others), and
-//! gzip may have several members.
+//! What is peculiar to Kafka: snappy comes in the chunks of the Java library (librdkafka sends one raw block,
+//! and both must be read), lz4 is the frame format with independent blocks only (Java clients refuse others),
+//! and gzip may have several members.
 
 use std::fmt;
 use std::io::{self, Read, Write};
@@ -16,7 +16,8 @@ use lz4_flex::frame::{BlockMode, BlockSize, FrameDecoder, FrameEncoder, FrameInf
 
 mod snappy;
 
-/// The greatest zstd window that is accepted: what zstd itself allows by default, and what its highest level uses.
+/// The greatest zstd window that is accepted: what zstd itself allows by default, and what its highest level
+/// uses.
 const ZSTD_WINDOW_LOG_MAX: u32 = 27;
 /// Every lz4 frame begins with it.
 const LZ4_MAGIC: [u8; 4] = [0x04, 0x22, 0x4d, 0x18];
@@ -150,8 +151,8 @@ pub(super) enum Pack {
 }
 
 impl Pack {
-    /// Levels are Kafka's: for gzip 1 to 9 or -1, for zstd -131072 to 22, for lz4 1 to 17 (of which the library
-    /// here knows only the fastest). Levels beyond are brought within.
+    /// Levels are Kafka's: for gzip 1 to 9 or -1, for zstd -131072 to 22, for lz4 1 to 17 (of which the
+    /// library here knows only the fastest). Levels beyond are brought within.
     pub(super) fn new(codec: Codec, level: i32, behind: Vec<u8>) -> io::Result<Pack> {
         Ok(match codec {
             Codec::None => Pack::Plain(behind),
@@ -219,6 +220,7 @@ fn invalid(what: &'static str) -> io::Error {
 }
 
 #[cfg(test)]
+#[expect(clippy::cast_possible_truncation, reason = "the tests want bytes")]
 mod tests {
     use super::*;
     use proptest::prelude::*;

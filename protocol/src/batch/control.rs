@@ -39,8 +39,8 @@ impl Marker {
         value
     }
 
-    /// Reads key and value of a control record; `None` when it is not a transaction marker. Newer versions may
-    /// append fields, so only the beginnings count.
+    /// Reads key and value of a control record; `None` when it is not a transaction marker. Newer versions
+    /// may append fields, so only the beginnings count.
     pub fn parse(key: &[u8], value: &[u8]) -> Option<Marker> {
         let [_, _, kind @ ..] = key.first_chunk::<4>()?;
         let end = match i16::from_be_bytes(*kind) {
@@ -52,8 +52,8 @@ impl Marker {
         Some(Marker { end, coordinator_epoch: i32::from_be_bytes(*epoch) })
     }
 
-    /// The marker in a stored batch; `None` when the batch is not a control batch, was emptied by compaction, or holds
-    /// another control record.
+    /// The marker in a stored batch; `None` when the batch is not a control batch, was emptied by compaction,
+    /// or holds another control record.
     pub fn of(header: &BatchHeader, batch: &[u8]) -> Option<Marker> {
         if !header.is_control() {
             return None;

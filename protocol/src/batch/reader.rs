@@ -54,8 +54,12 @@ impl<'a> BatchRecords<'a> {
         let source = match codec {
             Codec::None => Source::Plain(Records::new(packed, count)),
             // A batch that compaction emptied has no records, and nothing to unpack.
-            _ if count == 0 && packed.is_empty() => Source::Plain(Records::new(packed, 0)),
-            _ => Source::Packed(Box::new(Stream::new(codec, packed, count, limits)?)),
+            Codec::Gzip | Codec::Snappy | Codec::Lz4 | Codec::Zstd if count == 0 && packed.is_empty() => {
+                Source::Plain(Records::new(packed, 0))
+            }
+            Codec::Gzip | Codec::Snappy | Codec::Lz4 | Codec::Zstd => {
+                Source::Packed(Box::new(Stream::new(codec, packed, count, limits)?))
+            }
         };
         Ok(BatchRecords { source })
     }
@@ -189,4 +193,5 @@ impl<'a> Stream<'a> {
 }
 
 #[cfg(test)]
+#[expect(clippy::cast_possible_truncation, reason = "the tests choose small numbers")]
 mod tests;

@@ -1,7 +1,7 @@
 //! Records inside a batch, seen in place: numbers of variable length, no copies, no allocation.
 //!
-//! A record is its length, then attributes (unused), timestamp delta, offset delta, key, value and headers. Header
-//! keys may repeat and their order is part of the record, so headers stay a list.
+//! A record is its length, then attributes (unused), timestamp delta, offset delta, key, value and headers.
+//! Header keys may repeat and their order is part of the record, so headers stay a list.
 
 use thiserror::Error;
 
@@ -231,7 +231,7 @@ pub(super) fn put_varlong(out: &mut Vec<u8>, number: i64) {
         out.push((raw & 0x7f) as u8 | 0x80);
         raw >>= 7;
     }
-    out.push(raw as u8);
+    out.push((raw & 0x7f) as u8);
 }
 
 /// Bytes that [`put_varlong`] writes.

@@ -68,8 +68,8 @@ pub struct Found {
     pub generation: Option<Generation>,
 }
 
-/// The first record of `batch`, at or behind `from`, whose timestamp is at or after `timestamp`. Opens the batch only
-/// when it can have one.
+/// The first record of `batch`, at or behind `from`, whose timestamp is at or after `timestamp`. Opens the
+/// batch only when it can have one.
 pub fn first_since(batch: &Batch, from: Offset, timestamp: i64) -> Result<Option<Found>, RecordFault> {
     if batch.header.max_timestamp < timestamp || batch.header.last_offset() < from {
         return Ok(None);

@@ -223,8 +223,8 @@ impl fmt::Display for Reason {
     }
 }
 
-/// Checks what a producer sent for one partition, and makes of it what is to be stored. Copies nothing unless the
-/// header must change (append times, or a wrong greatest timestamp) or another codec is asked for.
+/// Checks what a producer sent for one partition, and makes of it what is to be stored. Copies nothing unless
+/// the header must change (append times, or a wrong greatest timestamp) or another codec is asked for.
 pub fn validate(sent: &Bytes, rules: &Rules, now: WallTime) -> Result<Validated, Rejection> {
     let header = one_batch(sent, rules)?;
     check_header(&header)?;

@@ -109,6 +109,14 @@ pub(super) fn skip_tags(bytes: &[u8]) -> Result<usize, Refusal> {
     Ok(walk.rest.len())
 }
 
+/// What an array is made of.
+#[derive(Clone, Copy)]
+enum Element {
+    Structure(&'static [Field]),
+    Fixed(usize),
+    Text,
+}
+
 struct Walk<'a> {
     version: i16,
     flexible: bool,
@@ -144,10 +152,16 @@ impl<'a> Walk<'a> {
                 None => self.null(field),
             },
             Shape::Group(fields) => self.group(field, fields),
-            Shape::List(_) | Shape::FixedList(_) | Shape::TextList => match self.long_length(field.name)? {
-                Some(count) => self.elements(field, count),
-                None => self.null(field),
-            },
+            Shape::List(fields) => self.array(field, Element::Structure(fields)),
+            Shape::FixedList(size) => self.array(field, Element::Fixed(size)),
+            Shape::TextList => self.array(field, Element::Text),
+        }
+    }
+
+    fn array(&mut self, field: &'static Field, element: Element) -> Result<(), Refusal> {
+        match self.long_length(field.name)? {
+            Some(count) => self.elements(field.name, count, element),
+            None => self.null(field),
         }
     }
 
@@ -163,12 +177,12 @@ impl<'a> Walk<'a> {
         self.structure(fields)
     }
 
-    fn elements(&mut self, field: &'static Field, count: u32) -> Result<(), Refusal> {
-        let name = field.name;
-        let (least, memory) = match field.shape {
-            Shape::FixedList(size) => (size, size),
-            Shape::TextList => (1, TEXT_BYTES),
-            _ => (1, STRUCTURE_BYTES),
+    /// The elements of an array that says it has `count` of them.
+    fn elements(&mut self, name: &'static str, count: u32, element: Element) -> Result<(), Refusal> {
+        let (least, memory) = match element {
+            Element::Structure(_) => (1, STRUCTURE_BYTES),
+            Element::Fixed(size) => (size, size),
+            Element::Text => (1, TEXT_BYTES),
         };
         // An element takes at least a byte, so no count beyond the rest can be honest. This comes before the
         // walk so that a lie costs nothing.
@@ -180,10 +194,10 @@ impl<'a> Walk<'a> {
             return Err(Refusal::Elements(name));
         }
         self.weight.memory += count as usize * memory;
-        match field.shape {
-            Shape::FixedList(size) => self.take(count as usize * size, name).map(drop),
-            Shape::List(fields) => (0..count).try_for_each(|_| self.structure(fields)),
-            _ => (0..count).try_for_each(|_| {
+        match element {
+            Element::Structure(fields) => (0..count).try_for_each(|_| self.structure(fields)),
+            Element::Fixed(size) => self.take(count as usize * size, name).map(drop),
+            Element::Text => (0..count).try_for_each(|_| {
                 let length = self.text_length(name)?.ok_or(Refusal::Null(name))?;
                 self.text(length, name)
             }),
@@ -282,4 +296,5 @@ impl<'a> Walk<'a> {
 }
 
 #[cfg(test)]
+#[expect(clippy::cast_possible_truncation, reason = "the tests choose small numbers")]
 mod tests;

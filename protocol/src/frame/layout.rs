@@ -14,6 +14,7 @@ mod admin;
 mod groups;
 mod records;
 #[cfg(test)]
+#[expect(clippy::cast_possible_truncation, reason = "samples have small numbers")]
 pub(super) mod sample;
 mod security;
 

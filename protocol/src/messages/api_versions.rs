@@ -1,8 +1,8 @@
 //! ApiVersions: the one exchange in which client and broker do not yet know what the other speaks.
 //!
-//! Its rules differ from all others: the response header is always version 0; a request of a version that is too
-//! new is answered in version 0 with UNSUPPORTED_VERSION and the range of ApiVersions itself (KIP-511), and
-//! its body must not be decoded; at version 3 no feature may be offered whose range begins at 0
+//! Its rules differ from all others: the response header is always version 0; a request of a version that is
+//! too new is answered in version 0 with UNSUPPORTED_VERSION and the range of ApiVersions itself (KIP-511),
+//! and its body must not be decoded; at version 3 no feature may be offered whose range begins at 0
 //! (KAFKA-17011: Java clients up to 3.8 refuse the whole response).
 
 use bytes::Bytes;
@@ -29,8 +29,8 @@ pub struct Offer {
 }
 
 impl Offer {
-    /// The response frame to a request of `version`, with `error` (INVALID_REQUEST for a name or version of the client's
-    /// software that is none, see [`is_software_text`]).
+    /// The response frame to a request of `version`, with `error` (INVALID_REQUEST for a name or version of
+    /// the client's software that is none, see [`is_software_text`]).
     pub fn encode(
         &self,
         version: i16,
@@ -78,8 +78,8 @@ fn api_version((key, min, max): &(i16, i16, i16)) -> ApiVersion {
     ApiVersion::default().with_api_key(*key).with_min_version(*min).with_max_version(*max)
 }
 
-/// Whether `text` may be the name or the version of a client's software: letters, digits, and between them dots and
-/// dashes.
+/// Whether `text` may be the name or the version of a client's software: letters, digits, and between them
+/// dots and dashes.
 pub fn is_software_text(text: &str) -> bool {
     let outer = |letter: u8| letter.is_ascii_alphanumeric();
     match text.as_bytes() {
@@ -94,6 +94,7 @@ pub fn is_software_text(text: &str) -> bool {
 }
 
 #[cfg(test)]
+#[expect(clippy::cast_possible_truncation, reason = "the frames are small")]
 mod tests {
     use super::*;
     use crate::messages::Decodable;

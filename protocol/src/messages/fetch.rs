@@ -1,5 +1,5 @@
-//! The response of Fetch, versions 4 to 18, as pieces: what is between the records is encoded into one buffer and
-//! sliced, the records themselves are passed on as they were read. The crate's encoder would copy every
+//! The response of Fetch, versions 4 to 18, as pieces: what is between the records is encoded into one buffer
+//! and sliced, the records themselves are passed on as they were read. The crate's encoder would copy every
 //! record.
 //!
 //! Fields that a version does not have are left out silently, so that a handler fills in what it knows.
@@ -57,8 +57,8 @@ pub struct FetchedPartition {
     pub diverging_epoch: Option<(i32, Offset)>,
     /// The leader, as broker and generation, for clients that asked another (version 12 on).
     pub current_leader: Option<(i32, i32)>,
-    /// Aborted transactions that overlap the records, as producer and first offset, in the order of first offsets;
-    /// `None` for those who read uncommitted records.
+    /// Aborted transactions that overlap the records, as producer and first offset, in the order of first
+    /// offsets; `None` for those who read uncommitted records.
     pub aborted: Option<Vec<(i64, Offset)>>,
     /// The replica to read from instead, or -1 (version 11 on).
     pub preferred_read_replica: i32,
@@ -267,7 +267,7 @@ fn put_varint(out: &mut BytesMut, mut number: u32) {
         out.put_u8((number & 0x7f) as u8 | 0x80);
         number >>= 7;
     }
-    out.put_u8(number as u8);
+    out.put_u8((number & 0x7f) as u8);
 }
 
 #[cfg(test)]

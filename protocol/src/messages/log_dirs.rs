@@ -37,6 +37,7 @@ impl ResponseBody for LogDirs {
 }
 
 #[cfg(test)]
+#[expect(clippy::cast_possible_truncation, reason = "the frames are small")]
 mod tests {
     use super::*;
     use crate::frame::encode_response;

@@ -149,9 +149,10 @@ fn offset_deltas_must_be_dense() {
 #[test]
 fn records_must_be_records() {
     let one = [12, 0, 0, 0, 1, 1, 0];
-    let fault = |count, records: &[u8]| match rejection(&with_records(count, records), &rules()) {
-        Rejection::Fault { index, fault } => (index, fault),
-        other => panic!("{other:?}"),
+    let fault = |count, records: &[u8]| {
+        let rejection = rejection(&with_records(count, records), &rules());
+        let Rejection::Fault { index, fault } = rejection else { panic!("{rejection:?}") };
+        (index, fault)
     };
     assert!(validate(&with_records(1, &one), &rules(), NOW).is_ok());
     assert_eq!(fault(1, &[]), (0, RecordFault::Short));

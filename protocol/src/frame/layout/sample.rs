@@ -105,10 +105,12 @@ impl Maker<'_> {
             Shape::List(_) | Shape::FixedList(_) | Shape::TextList => {
                 self.length((!null).then_some(elements), nullable, false);
                 for _ in 0..if null { 0 } else { elements } {
-                    match field.shape {
-                        Shape::List(fields) => self.structure(fields),
-                        Shape::FixedList(size) => self.fixed(size),
-                        _ => self.text(false, false),
+                    if let Shape::List(fields) = field.shape {
+                        self.structure(fields);
+                    } else if let Shape::FixedList(size) = field.shape {
+                        self.fixed(size);
+                    } else {
+                        self.text(false, false);
                     }
                 }
             }

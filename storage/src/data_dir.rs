@@ -1,12 +1,21 @@
 //! A data directory: locked by one process, with its identity and what all its logs share.
+
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use felix_protocol::ids::PartitionId;
 
 use crate::config::Limits;
-use crate::disk::Disk;
-use crate::error::StorageError;
+use crate::disk::{self, Disk};
+use crate::error::{Doing, StorageError};
+use crate::handles::Handles;
+use crate::layout;
+use crate::log::Deleted;
+use crate::tail::TailBudget;
+
+/// Side files are far smaller than this.
+pub(crate) const SIDE_FILE_LIMIT: u64 = 64 << 20;
 
 /// Who a data directory belongs to; kept in Kafka's `meta.properties`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -28,6 +37,8 @@ struct Inner<D: Disk> {
     disk: D,
     path: PathBuf,
     limits: Limits,
+    handles: Handles<D>,
+    tail: Arc<TailBudget>,
     _lock: D::Lock,
 }
 
@@ -38,25 +49,68 @@ impl<D: Disk> Clone for DataDir<D> {
 }
 
 impl<D: Disk> DataDir<D> {
-    /// Makes the folder when it is missing and locks it.
+    /// Makes the folder (and missing parents) and locks it.
     pub fn open(disk: D, path: &Path, limits: Limits) -> Result<DataDir<D>, StorageError> {
-        let lock = disk.lock(&path.join(".lock")).map_err(|source| StorageError::io("lock", path, source))?;
-        Ok(DataDir { inner: Arc::new(Inner { disk, path: path.to_path_buf(), limits, _lock: lock }) })
+        create_dirs(&disk, path)?;
+        let lock = match disk.lock(&path.join(layout::LOCK)) {
+            Ok(lock) => lock,
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                return Err(StorageError::Locked(path.to_path_buf()));
+            }
+            Err(error) => return Err(StorageError::io("lock", path, error)),
+        };
+        Ok(DataDir {
+            inner: Arc::new(Inner {
+                disk,
+                path: path.to_path_buf(),
+                limits,
+                handles: Handles::new(limits.open_files),
+                tail: TailBudget::new(limits.tail_bytes),
+                _lock: lock,
+            }),
+        })
     }
 
     /// The identity written by [`DataDir::set_identity`]; `None` in a fresh directory.
     pub fn identity(&self) -> Result<Option<Identity>, StorageError> {
-        Ok(None)
+        let path = self.inner.path.join(layout::META_PROPERTIES);
+        let content = match disk::read_whole(&self.inner.disk, &path, SIDE_FILE_LIMIT) {
+            Ok(content) => content,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(StorageError::io("read", &path, error)),
+        };
+        match layout::parse_meta_properties(&String::from_utf8_lossy(&content)) {
+            Ok(identity) => Ok(Some(identity)),
+            Err(reason) => Err(StorageError::Identity { path, reason }),
+        }
     }
 
     /// Writes `meta.properties`, durably.
-    pub fn set_identity(&self, _identity: &Identity) -> Result<(), StorageError> {
-        Ok(())
+    pub fn set_identity(&self, identity: &Identity) -> Result<(), StorageError> {
+        let text = layout::format_meta_properties(identity);
+        layout::write_durably(&self.inner.disk, &self.inner.path, layout::META_PROPERTIES, text.as_bytes())
     }
 
-    /// The partition copies that have a folder here.
+    /// The partition copies that have a folder here, in order.
     pub fn partitions(&self) -> Result<Vec<PartitionId>, StorageError> {
-        Ok(Vec::new())
+        let entries = self.inner.disk.read_dir(&self.inner.path).doing("list", &self.inner.path)?;
+        let mut found: Vec<PartitionId> = entries
+            .iter()
+            .filter(|entry| entry.is_dir)
+            .filter_map(|entry| layout::parse_folder_name(&entry.name))
+            .collect();
+        found.sort();
+        Ok(found)
+    }
+
+    /// Folders of deleted copies that an earlier process did not come to remove.
+    pub fn leftovers(&self) -> Result<Vec<Deleted<D>>, StorageError> {
+        let entries = self.inner.disk.read_dir(&self.inner.path).doing("list", &self.inner.path)?;
+        Ok(entries
+            .iter()
+            .filter(|entry| entry.is_dir && entry.name.ends_with(layout::DELETED_FOLDER))
+            .map(|entry| Deleted::new(self.clone(), self.inner.path.join(&entry.name)))
+            .collect())
     }
 
     /// The folder of one partition's copy.
@@ -77,5 +131,35 @@ impl<D: Disk> DataDir<D> {
     /// The bounds shared by its logs.
     pub fn limits(&self) -> Limits {
         self.inner.limits
+    }
+
+    /// Bytes of recent batches held in memory.
+    pub fn tail_bytes(&self) -> usize {
+        self.inner.tail.used()
+    }
+
+    pub(crate) fn handles(&self) -> &Handles<D> {
+        &self.inner.handles
+    }
+
+    pub(crate) fn tail(&self) -> &TailBudget {
+        &self.inner.tail
+    }
+}
+
+fn create_dirs<D: Disk>(disk: &D, path: &Path) -> Result<(), StorageError> {
+    match disk.create_dir(path) {
+        Ok(()) => {}
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => return Ok(()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            let Some(parent) = path.parent() else { return Err(StorageError::io("create", path, error)) };
+            create_dirs(disk, parent)?;
+            disk.create_dir(path).doing("create", path)?;
+        }
+        Err(error) => return Err(StorageError::io("create", path, error)),
+    }
+    match path.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => disk.sync_dir(parent).doing("flush", parent),
+        _ => disk.sync_dir(Path::new(".")).doing("flush", Path::new(".")),
     }
 }

@@ -9,9 +9,14 @@ pub mod data_dir;
 pub mod disk;
 pub mod error;
 pub mod flush;
+mod handles;
+mod index;
+pub mod layout;
 pub mod log;
 pub mod producers;
 pub mod replicas;
+mod segment;
+mod tail;
 
 pub use config::{Limits, LogConfig};
 pub use data_dir::DataDir;

@@ -1,23 +1,48 @@
 //! One partition's log: one writer ([`Log`]), any number of readers ([`LogReader`]).
 //!
-//! SIGNATURES FIRST: bodies follow in the next commits.
-use std::marker::PhantomData;
+//! What both share is published without locks: the list of segments, the size of the one being written, log
+//! start and log end. A reader takes them in the opposite order to the one the writer publishes them in, so
+//! that whatever lies below the end it saw can be found. A cut (truncation) raises a counter; a reader that
+//! sees it changed reads again.
 
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering};
+
+use arc_swap::ArcSwap;
 use bytes::Bytes;
-use felix_protocol::batch::CheckedBatch;
-use felix_protocol::generation_map::{GenerationEnd, GenerationMap};
-use felix_protocol::ids::{Generation, Offset, PartitionId};
+pub use felix_protocol::batch::scan::Found;
+use felix_protocol::generation_map::GenerationMap;
+use felix_protocol::ids::{Offset, PartitionId};
 use felix_protocol::time::WallTime;
+use parking_lot::RwLock;
 
 use crate::config::LogConfig;
 use crate::data_dir::DataDir;
-use crate::disk::Disk;
-use crate::error::{FlushError, ReadError, StorageError};
-use crate::flush::FlushJob;
-use crate::producers::Producers;
+use crate::disk::{Disk, OpenMode, write_all_at};
+use crate::error::{Doing, FlushError, ReadError, StorageError};
+use crate::flush::{Dirty, FlushJob, SideWrite};
+use crate::layout::{self, Kind};
+use crate::producers::{Producers, snapshot};
+use crate::segment::{Home, Segment};
+use crate::tail::Tail;
+
+mod append;
+mod load;
+mod lookup;
+mod read;
+mod retention;
+mod roll;
+mod truncate;
+
+#[cfg(test)]
+mod tests;
+
+pub use read::LogReader;
+pub use retention::{Deleted, Retired};
 
 /// What is known, from the table of copies, about a log that is opened.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Recovered {
     /// Closed properly: trust the files, read no sealed data.
     pub clean: bool,
@@ -84,148 +109,194 @@ pub struct Read {
     pub next: Offset,
 }
 
-/// A record found by its timestamp.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Found {
-    /// Its offset.
-    pub offset: Offset,
-    /// Its timestamp.
-    pub timestamp: i64,
-    /// The generation that stored it.
-    pub generation: Option<Generation>,
+/// What the writer and its readers share.
+pub(crate) struct Shared<D: Disk> {
+    pub(crate) home: Arc<Home<D>>,
+    pub(crate) segments: ArcSwap<Vec<Arc<Segment<D>>>>,
+    pub(crate) start: AtomicI64,
+    pub(crate) end: AtomicI64,
+    /// How often the log was cut.
+    pub(crate) cuts: AtomicU64,
+    pub(crate) bytes: AtomicU64,
+    pub(crate) gone: AtomicBool,
+    pub(crate) generations: RwLock<GenerationMap>,
+    pub(crate) tail: Arc<Tail>,
 }
 
-/// Segments that left the log. Two steps, both free to run on another thread: [`Retired::hide`] once the new
-/// log start is durable in [`crate::Replicas`], [`Retired::remove`] at or after `not_before`. A crash in
-/// between leaves files that the next open removes.
-pub struct Retired<D: Disk> {
-    /// Log start now.
-    pub start: Offset,
-    /// How many segments left.
-    pub segments: usize,
-    /// How many bytes they hold.
-    pub bytes: u64,
-    /// When to remove them for good.
-    pub not_before: WallTime,
-    disk: PhantomData<D>,
-}
-
-impl<D: Disk> Retired<D> {
-    /// Whether nothing left.
-    pub fn is_empty(&self) -> bool {
-        self.segments == 0
-    }
-
-    /// Renames the files, so that no later open takes them for the log's.
-    pub fn hide(&mut self) -> Result<(), StorageError> {
-        Ok(())
-    }
-
-    /// Removes the files.
-    pub fn remove(self) -> Result<(), StorageError> {
-        Ok(())
-    }
-}
-
-/// A deleted log: its folder has another name already; [`Deleted::remove`] frees the space.
-pub struct Deleted<D: Disk> {
-    disk: PhantomData<D>,
-}
-
-impl<D: Disk> Deleted<D> {
-    /// Removes the folder and all that is in it.
-    pub fn remove(self) -> Result<(), StorageError> {
-        Ok(())
+impl<D: Disk> Drop for Shared<D> {
+    fn drop(&mut self) {
+        self.tail.clear(self.home.dir.tail());
     }
 }
 
 /// The writer of a log.
 pub struct Log<D: Disk> {
-    disk: PhantomData<D>,
+    shared: Arc<Shared<D>>,
+    config: LogConfig,
     generations: GenerationMap,
     producers: Producers,
-    config: LogConfig,
-    partition: PartitionId,
+    active: Arc<Segment<D>>,
+    /// Bytes in the active segment.
+    position: u64,
+    end: Offset,
+    /// When the active segment was made.
+    active_since: WallTime,
+    /// Timestamp of the active segment's first batch, when it was looked up.
+    first_timestamp: Option<i64>,
+    /// By how much the active segment's time is shortened.
+    jitter_ms: i64,
+    /// A failed write left bytes behind the end, and they could not be cut yet.
+    ragged: bool,
+    pending: Pending<D>,
+    /// Everything below is flushed.
+    synced: Offset,
+    poisoned: bool,
+}
+
+/// What is not durable yet, and what is being made so.
+struct Pending<D: Disk> {
+    dirty: Vec<Dirty<D>>,
+    /// The active segment is among `dirty`.
+    active_dirty: bool,
+    side: Vec<SideWrite>,
+    folders: Vec<PathBuf>,
+    /// The generation map changed since it was written.
+    map_changed: bool,
+    /// A job is out.
+    running: bool,
+    side_failed: Arc<AtomicBool>,
+}
+
+impl<D: Disk> Default for Pending<D> {
+    fn default() -> Self {
+        Pending {
+            dirty: Vec::new(),
+            active_dirty: false,
+            side: Vec::new(),
+            folders: Vec::new(),
+            map_changed: false,
+            running: false,
+            side_failed: Arc::default(),
+        }
+    }
 }
 
 impl<D: Disk> Log<D> {
-    /// Makes an empty log that begins at `start` (0 but for a copy bootstrapped from a peer).
+    /// Makes an empty log that begins at `start` (0 but for a copy bootstrapped from a peer). It is durable
+    /// after its first [`Log::flush_job`].
     pub fn create(
-        _dir: &DataDir<D>,
-        _partition: PartitionId,
-        _config: LogConfig,
-        _start: Offset,
-        _now: WallTime,
-    ) -> Result<Log<D>, StorageError> {
-        Err(StorageError::Poisoned)
-    }
-
-    /// Opens an existing log. Unless [`Recovered::clean`], [`Log::flush_job`] then covers every byte that
-    /// was not known to be flushed: run it before any end is answered.
-    pub fn open(
-        _dir: &DataDir<D>,
-        _partition: PartitionId,
-        _config: LogConfig,
-        _recovered: Recovered,
-        _now: WallTime,
-    ) -> Result<(Log<D>, LoadReport), StorageError> {
-        Err(StorageError::Poisoned)
-    }
-
-    /// Appends a producer's batch at the end, as of `generation`. Does not look at its sequences:
-    /// [`Producers::check`] does, before.
-    pub fn append(
-        &mut self,
-        batch: &CheckedBatch,
-        generation: Generation,
+        dir: &DataDir<D>,
+        partition: PartitionId,
+        config: LogConfig,
+        start: Offset,
         now: WallTime,
-    ) -> Result<Appended, StorageError> {
-        let frame_bytes = batch.bytes().len();
-        self.append_if(batch, generation, now, frame_bytes, || true)
+    ) -> Result<Log<D>, StorageError> {
+        let folder = dir.folder(&partition);
+        match dir.disk().create_dir(&folder) {
+            Ok(()) => {}
+            Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {
+                return Err(StorageError::Exists(folder));
+            }
+            Err(error) => return Err(StorageError::io("create", &folder, error)),
+        }
+        let home = home(dir, partition, &config);
+        let made = Self::begin(home, config, start, now);
+        if made.is_err() {
+            // Half a folder must not stand in the way of the next attempt.
+            let _ = dir.disk().remove_dir_all(&folder);
+        }
+        made
     }
 
-    /// [`Log::append`] with a last question asked just before the bytes are written ("do I still hold the
-    /// lease?"), and with the size of the buffer that the batch is a slice of, so that the memory tail does
-    /// not pin a large buffer for a small batch.
-    pub fn append_if(
-        &mut self,
-        _batch: &CheckedBatch,
-        _generation: Generation,
-        _now: WallTime,
-        _frame_bytes: usize,
-        _admit: impl FnOnce() -> bool,
-    ) -> Result<Appended, StorageError> {
-        Err(StorageError::Poisoned)
+    /// The first segment of an empty folder.
+    fn begin(
+        home: Arc<Home<D>>,
+        config: LogConfig,
+        start: Offset,
+        now: WallTime,
+    ) -> Result<Log<D>, StorageError> {
+        let disk = home.dir.disk().clone();
+        let mut pending = Pending::default();
+        let metadata = home.folder.join(layout::PARTITION_METADATA);
+        let text = layout::format_partition_metadata(home.partition.topic);
+        let file = disk.open(&metadata, OpenMode::Replace).doing("create", &metadata)?;
+        write_all_at(&file, text.as_bytes(), 0).doing("write", &metadata)?;
+        pending.dirty.push(Dirty::Other(metadata, Arc::new(file)));
+        let active = Segment::create(home.clone(), start, reserve(&config))?;
+        pending.folders.push(home.dir.path().to_path_buf());
+        pending.folders.push(home.folder.clone());
+        let mut log = Log::assemble(home, config, vec![Arc::new(active)], start, now);
+        log.synced = start;
+        log.pending = pending;
+        Ok(log)
     }
 
-    /// Appends a batch that carries its offsets and generation already (a follower's append).
-    pub fn append_stored(&mut self, _batch: &CheckedBatch, _now: WallTime) -> Result<Appended, StorageError> {
-        Err(StorageError::Poisoned)
+    fn assemble(
+        home: Arc<Home<D>>,
+        config: LogConfig,
+        segments: Vec<Arc<Segment<D>>>,
+        end: Offset,
+        now: WallTime,
+    ) -> Log<D> {
+        let bytes = segments.iter().map(|segment| segment.size()).sum();
+        let start = segments.first().map_or(end, |first| first.base());
+        // A log always has at least one segment.
+        let active =
+            segments.last().cloned().unwrap_or_else(|| Arc::new(Segment::existing(home.clone(), end, 0)));
+        let jitter_ms = roll::jitter(&home.partition, active.base(), config.segment_jitter_ms);
+        let position = active.size();
+        let shared = Arc::new(Shared {
+            home,
+            segments: ArcSwap::from_pointee(segments),
+            start: AtomicI64::new(start),
+            end: AtomicI64::new(end),
+            cuts: AtomicU64::new(0),
+            bytes: AtomicU64::new(bytes),
+            gone: AtomicBool::new(false),
+            generations: RwLock::default(),
+            tail: Tail::new(),
+        });
+        Log {
+            shared,
+            config,
+            generations: GenerationMap::default(),
+            producers: Producers::default(),
+            active,
+            position,
+            end,
+            active_since: now,
+            first_timestamp: None,
+            jitter_ms,
+            ragged: false,
+            pending: Pending::default(),
+            synced: 0,
+            poisoned: false,
+        }
     }
 
     /// The partition.
     pub fn partition(&self) -> PartitionId {
-        self.partition
+        self.shared.home.partition
     }
 
     /// First offset that readers may have.
     pub fn start(&self) -> Offset {
-        0
+        self.shared.start.load(Ordering::Relaxed)
     }
 
     /// One past the last record.
     pub fn end(&self) -> Offset {
-        0
+        self.end
     }
 
-    /// Everything below is flushed; goes to [`crate::Replica::synced`].
+    /// Everything below is flushed, and recovery may trust it; goes to [`crate::Replica::synced`].
     pub fn synced(&self) -> Offset {
-        0
+        self.synced
     }
 
     /// Bytes in all segments.
     pub fn size_bytes(&self) -> u64 {
-        0
+        self.shared.bytes.load(Ordering::Relaxed)
     }
 
     /// Which generation wrote which offsets.
@@ -245,136 +316,165 @@ impl<D: Disk> Log<D> {
 
     /// Changes the settings from the next append on.
     pub fn set_config(&mut self, config: LogConfig) {
+        self.shared.home.interval.store(config.index_interval_bytes, Ordering::Relaxed);
+        self.jitter_ms =
+            roll::jitter(&self.shared.home.partition, self.active.base(), config.segment_jitter_ms);
         self.config = config;
     }
 
     /// A reader; clones of it are cheap.
     pub fn reader(&self) -> LogReader<D> {
-        LogReader { disk: PhantomData }
+        LogReader::new(self.shared.clone())
+    }
+
+    /// Whether everything below the end is durable.
+    pub fn is_flushed(&self) -> bool {
+        !self.pending.running && self.pending.dirty.is_empty() && self.pending.folders.is_empty()
     }
 
     /// What is not durable; `None` when everything is, or while an earlier job has not been reported by
     /// [`Log::flushed`].
     pub fn flush_job(&mut self) -> Option<FlushJob<D>> {
-        None
+        let pending = &mut self.pending;
+        if pending.running || self.poisoned {
+            return None;
+        }
+        if pending.dirty.is_empty() && pending.folders.is_empty() && pending.side.is_empty() {
+            return None;
+        }
+        pending.running = true;
+        pending.active_dirty = false;
+        pending.side_failed = Arc::default();
+        Some(self.take_job())
+    }
+
+    fn take_job(&mut self) -> FlushJob<D> {
+        let pending = &mut self.pending;
+        FlushJob {
+            dir: self.shared.home.dir.clone(),
+            folder: self.shared.home.folder.clone(),
+            end: self.end,
+            dirty: std::mem::take(&mut pending.dirty),
+            side: std::mem::take(&mut pending.side),
+            folders: std::mem::take(&mut pending.folders),
+            side_failed: pending.side_failed.clone(),
+        }
     }
 
     /// Reports the outcome of the job. After a failure the log takes nothing more
     /// ([`StorageError::Poisoned`]).
-    pub fn flushed(&mut self, _outcome: &Result<Offset, FlushError>) {}
-
-    /// Begins a new segment when the active one is due by time. Returns whether it did.
-    pub fn roll_if_due(&mut self, _now: WallTime) -> Result<bool, StorageError> {
-        Ok(false)
+    pub fn flushed(&mut self, outcome: &Result<Offset, FlushError>) {
+        self.pending.running = false;
+        match outcome {
+            Ok(end) => {
+                if self.pending.side_failed.load(Ordering::Relaxed) {
+                    // The bytes are durable, but recovery would miss the map: it must scan from where it had
+                    // to before, and the map is written again with the next roll.
+                    self.pending.map_changed = true;
+                } else {
+                    // A cut may have come in between.
+                    self.synced = self.synced.max((*end).min(self.end));
+                }
+            }
+            Err(_) => self.poisoned = true,
+        }
     }
 
-    /// Applies retention by size, time and log start; nothing at or above `mark` goes.
-    pub fn retain(&mut self, _mark: Offset, _now: WallTime) -> Result<Retired<D>, StorageError> {
-        Err(StorageError::Poisoned)
-    }
-
-    /// Moves the log start up to exactly `to` (DeleteRecords). Lower values change nothing.
-    pub fn advance_start(&mut self, _to: Offset) -> Result<Offset, StorageError> {
-        Ok(0)
-    }
-
-    /// Cuts the log to end at `to`, or before the batch that `to` lies inside of; durable on return. Returns
-    /// the new end.
-    pub fn truncate(&mut self, _to: Offset, _now: WallTime) -> Result<Offset, StorageError> {
-        Ok(0)
+    /// Whether a flush of this log failed.
+    pub fn is_poisoned(&self) -> bool {
+        self.poisoned
     }
 
     /// Forgets producers that have been idle for `producer.id.expiration.ms`.
-    pub fn expire_producers(&mut self, _now: WallTime) {}
+    pub fn expire_producers(&mut self, now: WallTime) {
+        self.producers.expire(now, self.config.producer_expiry_ms);
+    }
 
     /// Ends writing: completes the side files and gives the job after which the copy may be marked clean.
-    pub fn close_clean(self, _now: WallTime) -> Result<FlushJob<D>, StorageError> {
-        Err(StorageError::Poisoned)
+    pub fn close_clean(mut self, now: WallTime) -> Result<FlushJob<D>, StorageError> {
+        if self.poisoned || self.pending.running {
+            return Err(StorageError::Poisoned);
+        }
+        self.producers.expire(now, self.config.producer_expiry_ms);
+        self.cut_ragged()?;
+        let indexes = self.active.complete_indexes();
+        self.pending.dirty.extend(indexes.into_iter().map(|(path, file)| Dirty::Other(path, file)));
+        self.stage_map(false);
+        let name = layout::file_name(self.end, Kind::Snapshot);
+        let empty = self.shared.segments.load().len() == 1 && self.position == 0;
+        // A log that nothing was ever appended to has no producers, and needs no file to say so.
+        if !(empty && self.producers.is_empty()) && !self.snapshot_is_current(&name) {
+            self.pending.side.push(SideWrite { name, content: snapshot::encode(&self.producers) });
+        }
+        Ok(self.take_job())
     }
 
-    /// Renames the folder away, durably; readers find the log gone.
-    pub fn delete(self) -> Result<Deleted<D>, StorageError> {
-        Err(StorageError::Poisoned)
+    /// Whether a snapshot at the end says what we know already: an idle log restarts without a write.
+    fn snapshot_is_current(&self, name: &str) -> bool {
+        let path = self.shared.home.folder.join(name);
+        let wanted = snapshot::encode(&self.producers);
+        crate::disk::read_whole(self.shared.home.dir.disk(), &path, crate::data_dir::SIDE_FILE_LIMIT)
+            .is_ok_and(|found| found == wanted)
+    }
+
+    /// Puts the generation map among the side files of the next flush, if it changed.
+    fn stage_map(&mut self, always: bool) {
+        if !(self.pending.map_changed || always) {
+            return;
+        }
+        self.pending.map_changed = false;
+        let content = layout::format_epoch_checkpoint(&self.generations).into_bytes();
+        self.pending.side.retain(|side| side.name != layout::EPOCH_CHECKPOINT);
+        self.pending.side.push(SideWrite { name: layout::EPOCH_CHECKPOINT.to_string(), content });
+    }
+
+    /// Marks the active segment as holding bytes that are not durable.
+    fn mark_dirty(&mut self, file: Arc<D::File>) {
+        if !self.pending.active_dirty {
+            self.pending.active_dirty = true;
+            self.pending.dirty.push(Dirty::Segment(self.active.clone(), file));
+        }
+    }
+
+    fn publish_map(&self) {
+        self.shared.generations.write().clone_from(&self.generations);
+    }
+
+    fn folder(&self) -> &std::path::Path {
+        &self.shared.home.folder
+    }
+
+    fn disk(&self) -> &D {
+        self.shared.home.dir.disk()
+    }
+
+    fn segments(&self) -> Arc<Vec<Arc<Segment<D>>>> {
+        self.shared.segments.load_full()
     }
 }
 
-/// Reads a log while it is written. No call waits for the writer or for a flush.
-pub struct LogReader<D: Disk> {
-    disk: PhantomData<D>,
-}
-
-impl<D: Disk> Clone for LogReader<D> {
-    fn clone(&self) -> Self {
-        LogReader { disk: PhantomData }
+/// A reader's error where a writer met it.
+fn of_reading(error: ReadError) -> StorageError {
+    match error {
+        ReadError::Damaged(damaged) => StorageError::Damaged(damaged),
+        ReadError::Io { path, source } => StorageError::io("read", &path, source),
+        ReadError::WouldBlock
+        | ReadError::Gone
+        | ReadError::BelowStart { .. }
+        | ReadError::BeyondEnd { .. } => StorageError::Poisoned,
     }
 }
 
-impl<D: Disk> LogReader<D> {
-    /// First offset that readers may have.
-    pub fn start(&self) -> Offset {
-        0
-    }
+fn home<D: Disk>(dir: &DataDir<D>, partition: PartitionId, config: &LogConfig) -> Arc<Home<D>> {
+    Arc::new(Home {
+        dir: dir.clone(),
+        folder: dir.folder(&partition),
+        partition,
+        interval: AtomicU32::new(config.index_interval_bytes),
+    })
+}
 
-    /// One past the last record.
-    pub fn end(&self) -> Offset {
-        0
-    }
-
-    /// Bytes in all segments.
-    pub fn size_bytes(&self) -> u64 {
-        0
-    }
-
-    /// Whole batches from the one that contains `from` on, none that reaches to or past `limit`, at most
-    /// `max_bytes` of them; with `at_least_one` the first comes even when it alone is larger.
-    pub fn read(
-        &self,
-        _from: Offset,
-        _max_bytes: usize,
-        _limit: Offset,
-        _at_least_one: bool,
-    ) -> Result<Read, ReadError> {
-        Err(ReadError::Gone)
-    }
-
-    /// The same, but [`ReadError::WouldBlock`] rather than wait for the device.
-    pub fn read_nowait(
-        &self,
-        _from: Offset,
-        _max_bytes: usize,
-        _limit: Offset,
-        _at_least_one: bool,
-    ) -> Result<Read, ReadError> {
-        Err(ReadError::Gone)
-    }
-
-    /// Whether a read at `from` would be served from memory.
-    pub fn in_memory(&self, _from: Offset) -> bool {
-        false
-    }
-
-    /// The first record below `limit`, in log order, whose timestamp is at least `timestamp`.
-    pub fn offset_for_timestamp(&self, _timestamp: i64, _limit: Offset) -> Result<Option<Found>, ReadError> {
-        Ok(None)
-    }
-
-    /// The first record below `limit` that has the greatest timestamp.
-    pub fn max_timestamp(&self, _limit: Offset) -> Result<Option<Found>, ReadError> {
-        Ok(None)
-    }
-
-    /// Where a generation ended (OffsetForLeaderEpoch).
-    pub fn generation_end(&self, _asked: Generation) -> Option<GenerationEnd> {
-        None
-    }
-
-    /// Which generation wrote `offset`.
-    pub fn generation_at(&self, _offset: Offset) -> Option<Generation> {
-        None
-    }
-
-    /// Which generation wrote which offsets, now.
-    pub fn generations(&self) -> GenerationMap {
-        GenerationMap::default()
-    }
+/// Blocks to reserve for a new segment.
+fn reserve(config: &LogConfig) -> Option<u64> {
+    config.preallocate.then_some(config.segment_bytes)
 }

@@ -1,1 +1,788 @@
-//! The in-memory twin of a disk.
+//! The in-memory twin of a disk: forgets at a crash what was not synced, tears writes, fails, fills up.
+//!
+//! It grants nothing that POSIX does not: a name made without a sync of its folder may be gone after a
+//! crash though the file's bytes were synced; bytes whose sync failed stay readable and never become durable.
+
+use std::collections::BTreeMap;
+use std::io::{self, IoSlice};
+use std::path::{Component, Path};
+use std::sync::Arc;
+
+use felix_protocol::time::WallTime;
+use parking_lot::Mutex;
+
+use super::{Disk, DiskFile, DiskFileSystem, Entry, OpenMode};
+
+/// Bytes that a device writes as one: what survives a torn write is whole pieces of this size.
+const SECTOR: usize = 512;
+
+/// A disk in memory; clones are the same disk.
+#[derive(Clone)]
+pub struct MemDisk {
+    state: Arc<Mutex<State>>,
+}
+
+/// What a crash leaves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Crash {
+    /// Only what was synced.
+    LoseUnsynced,
+    /// Everything, as after the end of the process alone.
+    KeepAll,
+    /// What was synced, and of the rest any part: a prefix of each folder's changes, and any 512-byte
+    /// pieces of each file's writes. The number seeds the choice.
+    Random(u64),
+}
+
+/// What was asked of the disk so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// Calls that wrote.
+    pub writes: u64,
+    /// Bytes written.
+    pub written_bytes: u64,
+    /// Calls that read.
+    pub reads: u64,
+    /// Bytes read.
+    pub read_bytes: u64,
+    /// Files synced.
+    pub file_syncs: u64,
+    /// Folders synced.
+    pub dir_syncs: u64,
+    /// Whole file systems synced.
+    pub system_syncs: u64,
+    /// Files opened.
+    pub opens: u64,
+    /// Files open now.
+    pub open_now: u64,
+}
+
+type NodeId = u64;
+
+struct State {
+    nodes: BTreeMap<NodeId, Node>,
+    next: NodeId,
+    locks: Vec<String>,
+    counters: Counters,
+    now: WallTime,
+    capacity: Option<u64>,
+    syncs_until_failure: Option<u64>,
+    writes_until_failure: Option<u64>,
+    unreadable: Option<String>,
+    cold: bool,
+    own: bool,
+}
+
+enum Node {
+    File(FileNode),
+    Dir(DirNode),
+}
+
+#[derive(Default)]
+struct FileNode {
+    current: Vec<u8>,
+    durable: Vec<u8>,
+    pending: Vec<FileOp>,
+    modified: i64,
+}
+
+#[derive(Clone)]
+enum FileOp {
+    Write(usize, Vec<u8>),
+    SetLen(usize),
+}
+
+#[derive(Default)]
+struct DirNode {
+    current: BTreeMap<String, NodeId>,
+    durable: BTreeMap<String, NodeId>,
+    pending: Vec<DirOp>,
+}
+
+#[derive(Clone)]
+enum DirOp {
+    Insert(String, NodeId),
+    Rename(String, String),
+    Remove(String),
+}
+
+const ROOT: NodeId = 0;
+
+fn apply_file(content: &mut Vec<u8>, op: &FileOp) {
+    match op {
+        FileOp::Write(at, data) => {
+            if content.len() < at + data.len() {
+                content.resize(at + data.len(), 0);
+            }
+            content[*at..at + data.len()].copy_from_slice(data);
+        }
+        FileOp::SetLen(len) => content.resize(*len, 0),
+    }
+}
+
+fn apply_dir(names: &mut BTreeMap<String, NodeId>, op: &DirOp) {
+    match op {
+        DirOp::Insert(name, id) => {
+            names.insert(name.clone(), *id);
+        }
+        DirOp::Rename(from, to) => {
+            if let Some(id) = names.remove(from) {
+                names.insert(to.clone(), id);
+            }
+        }
+        DirOp::Remove(name) => {
+            names.remove(name);
+        }
+    }
+}
+
+/// A small generator of dice: good enough to choose what a crash leaves, and the same on every machine.
+struct Dice(u64);
+
+impl Dice {
+    fn next(&mut self) -> u64 {
+        // SplitMix64.
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        z ^ (z >> 31)
+    }
+
+    fn below(&mut self, bound: usize) -> usize {
+        usize::try_from(self.next() % (bound.max(1) as u64)).unwrap_or(0)
+    }
+}
+
+fn error(kind: io::ErrorKind) -> io::Error {
+    kind.into()
+}
+
+/// What a broken device answers.
+fn device_error() -> io::Error {
+    io::Error::other("injected device error")
+}
+
+impl State {
+    fn new() -> State {
+        let mut nodes = BTreeMap::new();
+        nodes.insert(ROOT, Node::Dir(DirNode::default()));
+        State {
+            nodes,
+            next: 1,
+            locks: Vec::new(),
+            counters: Counters::default(),
+            now: WallTime(0),
+            capacity: None,
+            syncs_until_failure: None,
+            writes_until_failure: None,
+            unreadable: None,
+            cold: false,
+            own: true,
+        }
+    }
+
+    fn names(path: &Path) -> Vec<String> {
+        path.components()
+            .filter_map(|part| match part {
+                Component::Normal(name) => name.to_str().map(str::to_string),
+                Component::Prefix(_) | Component::RootDir | Component::CurDir | Component::ParentDir => None,
+            })
+            .collect()
+    }
+
+    fn find(&self, path: &Path) -> io::Result<NodeId> {
+        let mut at = ROOT;
+        for name in Self::names(path) {
+            at = *self.dir(at)?.current.get(&name).ok_or_else(|| error(io::ErrorKind::NotFound))?;
+        }
+        Ok(at)
+    }
+
+    fn dir(&self, id: NodeId) -> io::Result<&DirNode> {
+        match self.nodes.get(&id) {
+            Some(Node::Dir(dir)) => Ok(dir),
+            Some(Node::File(_)) => Err(error(io::ErrorKind::NotADirectory)),
+            None => Err(error(io::ErrorKind::NotFound)),
+        }
+    }
+
+    fn dir_mut(&mut self, id: NodeId) -> io::Result<&mut DirNode> {
+        match self.nodes.get_mut(&id) {
+            Some(Node::Dir(dir)) => Ok(dir),
+            Some(Node::File(_)) => Err(error(io::ErrorKind::NotADirectory)),
+            None => Err(error(io::ErrorKind::NotFound)),
+        }
+    }
+
+    fn file(&self, id: NodeId) -> io::Result<&FileNode> {
+        match self.nodes.get(&id) {
+            Some(Node::File(file)) => Ok(file),
+            Some(Node::Dir(_)) => Err(error(io::ErrorKind::IsADirectory)),
+            None => Err(error(io::ErrorKind::NotFound)),
+        }
+    }
+
+    fn file_mut(&mut self, id: NodeId) -> io::Result<&mut FileNode> {
+        match self.nodes.get_mut(&id) {
+            Some(Node::File(file)) => Ok(file),
+            Some(Node::Dir(_)) => Err(error(io::ErrorKind::IsADirectory)),
+            None => Err(error(io::ErrorKind::NotFound)),
+        }
+    }
+
+    /// The folder that holds `path`, and the last name.
+    fn parent(&self, path: &Path) -> io::Result<(NodeId, String)> {
+        let mut names = Self::names(path);
+        let last = names.pop().ok_or_else(|| error(io::ErrorKind::InvalidInput))?;
+        let parent = self.find(&names.iter().collect::<std::path::PathBuf>())?;
+        self.dir(parent)?;
+        Ok((parent, last))
+    }
+
+    fn change(&mut self, dir: NodeId, op: DirOp) -> io::Result<()> {
+        let dir = self.dir_mut(dir)?;
+        apply_dir(&mut dir.current, &op);
+        dir.pending.push(op);
+        Ok(())
+    }
+
+    fn insert(&mut self, dir: NodeId, name: String, node: Node) -> io::Result<NodeId> {
+        let id = self.next;
+        self.next += 1;
+        self.nodes.insert(id, node);
+        self.change(dir, DirOp::Insert(name, id))?;
+        Ok(id)
+    }
+
+    fn used(&self) -> u64 {
+        self.nodes
+            .values()
+            .map(|node| match node {
+                Node::File(file) => file.current.len() as u64,
+                Node::Dir(_) => 0,
+            })
+            .sum()
+    }
+
+    /// Takes one step of a countdown to a failure; whether the failure is now (and from now on).
+    fn count_down(left: &mut Option<u64>) -> bool {
+        match left {
+            Some(0) => true,
+            Some(more) => {
+                *more -= 1;
+                false
+            }
+            None => false,
+        }
+    }
+
+    fn sync_file(&mut self, id: NodeId) -> io::Result<()> {
+        let failing = Self::count_down(&mut self.syncs_until_failure);
+        let file = self.file_mut(id)?;
+        let pending = std::mem::take(&mut file.pending);
+        if failing {
+            // Dropped like the kernel drops pages whose write-back failed: readable, never durable.
+            self.syncs_until_failure = None;
+            return Err(device_error());
+        }
+        for op in &pending {
+            apply_file(&mut file.durable, op);
+        }
+        Ok(())
+    }
+
+    fn sync_names(&mut self, id: NodeId) -> io::Result<()> {
+        if Self::count_down(&mut self.syncs_until_failure) {
+            self.syncs_until_failure = None;
+            return Err(device_error());
+        }
+        let dir = self.dir_mut(id)?;
+        for op in std::mem::take(&mut dir.pending) {
+            apply_dir(&mut dir.durable, &op);
+        }
+        Ok(())
+    }
+}
+
+impl Default for MemDisk {
+    fn default() -> Self {
+        MemDisk::new()
+    }
+}
+
+impl MemDisk {
+    /// An empty disk.
+    pub fn new() -> MemDisk {
+        MemDisk { state: Arc::new(Mutex::new(State::new())) }
+    }
+
+    /// The disk as a machine finds it that starts again after a crash now. This one stays as it is.
+    pub fn crash(&self, crash: Crash) -> MemDisk {
+        let old = self.state.lock();
+        let mut dice = Dice(match crash {
+            Crash::Random(seed) => seed,
+            Crash::LoseUnsynced | Crash::KeepAll => 0,
+        });
+        let mut new = State::new();
+        new.next = old.next;
+        new.now = old.now;
+        new.own = old.own;
+        new.nodes.clear();
+        for (id, node) in &old.nodes {
+            let kept = match node {
+                Node::Dir(dir) => {
+                    let keep = match crash {
+                        Crash::LoseUnsynced => 0,
+                        Crash::KeepAll => dir.pending.len(),
+                        Crash::Random(_) => dice.below(dir.pending.len() + 1),
+                    };
+                    let mut names = dir.durable.clone();
+                    for op in &dir.pending[..keep] {
+                        apply_dir(&mut names, op);
+                    }
+                    Node::Dir(DirNode { current: names.clone(), durable: names, pending: Vec::new() })
+                }
+                Node::File(file) => {
+                    let content = match crash {
+                        Crash::LoseUnsynced => file.durable.clone(),
+                        Crash::KeepAll => file.current.clone(),
+                        Crash::Random(_) => torn(file, &mut dice),
+                    };
+                    Node::File(FileNode {
+                        current: content.clone(),
+                        durable: content,
+                        pending: Vec::new(),
+                        modified: file.modified,
+                    })
+                }
+            };
+            new.nodes.insert(*id, kept);
+        }
+        MemDisk { state: Arc::new(Mutex::new(new)) }
+    }
+
+    /// What was asked so far.
+    pub fn counters(&self) -> Counters {
+        self.state.lock().counters
+    }
+
+    /// What [`Disk::modified`] will say of files written from now on.
+    pub fn set_now(&self, now: WallTime) {
+        self.state.lock().now = now;
+    }
+
+    /// Bytes that fit in all; writes beyond are short or refused. `None` lifts the limit.
+    pub fn set_capacity(&self, bytes: Option<u64>) {
+        self.state.lock().capacity = bytes;
+    }
+
+    /// Bytes in all files.
+    pub fn used(&self) -> u64 {
+        self.state.lock().used()
+    }
+
+    /// Lets `good` syncs pass, then fails one.
+    pub fn fail_sync_after(&self, good: u64) {
+        self.state.lock().syncs_until_failure = Some(good);
+    }
+
+    /// Lets `good` writes pass, then fails all with a device error; `None` heals.
+    pub fn fail_writes_after(&self, good: Option<u64>) {
+        self.state.lock().writes_until_failure = good;
+    }
+
+    /// Opening files whose name ends so gives handles whose reads fail; `None` heals.
+    pub fn make_unreadable(&self, suffix: Option<&str>) {
+        self.state.lock().unreadable = suffix.map(str::to_string);
+    }
+
+    /// Whether reads that must not wait find nothing in memory.
+    pub fn set_cold(&self, cold: bool) {
+        self.state.lock().cold = cold;
+    }
+
+    /// Whether [`DiskFileSystem::is_own`].
+    pub fn set_own(&self, own: bool) {
+        self.state.lock().own = own;
+    }
+
+    /// The content of a file, for tests that look at bytes.
+    pub fn content(&self, path: &Path) -> io::Result<Vec<u8>> {
+        let state = self.state.lock();
+        Ok(state.file(state.find(path)?)?.current.clone())
+    }
+
+    /// Replaces the content of a file, durably: a test's damage.
+    pub fn put(&self, path: &Path, content: &[u8]) -> io::Result<()> {
+        let mut state = self.state.lock();
+        let (parent, name) = state.parent(path)?;
+        let id = match state.dir(parent)?.current.get(&name) {
+            Some(id) => *id,
+            None => {
+                let id = state.insert(parent, name.clone(), Node::File(FileNode::default()))?;
+                state.dir_mut(parent)?.durable.insert(name, id);
+                id
+            }
+        };
+        let file = state.file_mut(id)?;
+        file.current = content.to_vec();
+        file.durable = content.to_vec();
+        file.pending.clear();
+        Ok(())
+    }
+}
+
+/// Some legal content of a file after a crash.
+fn torn(file: &FileNode, dice: &mut Dice) -> Vec<u8> {
+    let mut content = file.durable.clone();
+    // Sometimes nothing or everything was written back: the likeliest cases must be likely here too.
+    let odds = [0, 1, 4, 8, 8][dice.below(5)];
+    for op in &file.pending {
+        match op {
+            FileOp::SetLen(_) => {
+                if dice.below(8) < odds {
+                    apply_file(&mut content, op);
+                }
+            }
+            FileOp::Write(at, data) => {
+                let mut from = 0;
+                while from < data.len() {
+                    // Pieces end where sectors of the file end.
+                    let piece = (SECTOR - (at + from) % SECTOR).min(data.len() - from);
+                    if dice.below(8) < odds {
+                        let part = data[from..from + piece].to_vec();
+                        apply_file(&mut content, &FileOp::Write(at + from, part));
+                    }
+                    from += piece;
+                }
+            }
+        }
+    }
+    content
+}
+
+/// An open file of a [`MemDisk`].
+pub struct MemFile {
+    state: Arc<Mutex<State>>,
+    id: NodeId,
+    writable: bool,
+    broken: bool,
+}
+
+impl Drop for MemFile {
+    fn drop(&mut self) {
+        self.state.lock().counters.open_now -= 1;
+    }
+}
+
+/// The lock of a [`MemDisk`]'s folder.
+pub struct MemLock {
+    state: Arc<Mutex<State>>,
+    name: String,
+}
+
+impl Drop for MemLock {
+    fn drop(&mut self) {
+        self.state.lock().locks.retain(|name| *name != self.name);
+    }
+}
+
+/// A [`MemDisk`] as a file system.
+pub struct MemFileSystem {
+    state: Arc<Mutex<State>>,
+}
+
+impl Disk for MemDisk {
+    type File = MemFile;
+    type Lock = MemLock;
+    type FileSystem = MemFileSystem;
+
+    fn open(&self, path: &Path, mode: OpenMode) -> io::Result<MemFile> {
+        let mut state = self.state.lock();
+        let (parent, name) = state.parent(path)?;
+        let found = state.dir(parent)?.current.get(&name).copied();
+        let make = matches!(mode, OpenMode::Create | OpenMode::CreateNew | OpenMode::Replace);
+        let id = match found {
+            Some(_) if mode == OpenMode::CreateNew => return Err(error(io::ErrorKind::AlreadyExists)),
+            Some(id) => id,
+            None if make => {
+                // A full disk still makes names; that is what ext4's reserved inodes do.
+                let modified = state.now.0;
+                let node = Node::File(FileNode { modified, ..FileNode::default() });
+                state.insert(parent, name.clone(), node)?
+            }
+            None => return Err(error(io::ErrorKind::NotFound)),
+        };
+        let file = state.file_mut(id)?;
+        if mode == OpenMode::Replace && !file.current.is_empty() {
+            file.current.clear();
+            file.pending.push(FileOp::SetLen(0));
+        }
+        let broken = state.unreadable.as_ref().is_some_and(|suffix| name.ends_with(suffix));
+        state.counters.opens += 1;
+        state.counters.open_now += 1;
+        Ok(MemFile { state: self.state.clone(), id, writable: mode != OpenMode::Read, broken })
+    }
+
+    fn read_dir(&self, path: &Path) -> io::Result<Vec<Entry>> {
+        let state = self.state.lock();
+        let dir = state.dir(state.find(path)?)?;
+        Ok(dir
+            .current
+            .iter()
+            .map(|(name, id)| Entry {
+                name: name.clone(),
+                is_dir: matches!(state.nodes.get(id), Some(Node::Dir(_))),
+            })
+            .collect())
+    }
+
+    fn len_of(&self, path: &Path) -> io::Result<u64> {
+        let state = self.state.lock();
+        Ok(state.file(state.find(path)?)?.current.len() as u64)
+    }
+
+    fn modified(&self, path: &Path) -> io::Result<WallTime> {
+        let state = self.state.lock();
+        Ok(WallTime(state.file(state.find(path)?)?.modified))
+    }
+
+    fn create_dir(&self, path: &Path) -> io::Result<()> {
+        let mut state = self.state.lock();
+        let (parent, name) = state.parent(path)?;
+        if state.dir(parent)?.current.contains_key(&name) {
+            return Err(error(io::ErrorKind::AlreadyExists));
+        }
+        state.insert(parent, name, Node::Dir(DirNode::default()))?;
+        Ok(())
+    }
+
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        let mut state = self.state.lock();
+        let (from_dir, from_name) = state.parent(from)?;
+        let (to_dir, to_name) = state.parent(to)?;
+        let id =
+            *state.dir(from_dir)?.current.get(&from_name).ok_or_else(|| error(io::ErrorKind::NotFound))?;
+        if let Some(there) = state.dir(to_dir)?.current.get(&to_name)
+            && let Some(Node::Dir(_)) = state.nodes.get(there)
+        {
+            return Err(error(io::ErrorKind::DirectoryNotEmpty));
+        }
+        if from_dir == to_dir {
+            state.change(from_dir, DirOp::Rename(from_name, to_name))
+        } else {
+            state.change(from_dir, DirOp::Remove(from_name))?;
+            state.change(to_dir, DirOp::Insert(to_name, id))
+        }
+    }
+
+    fn remove_file(&self, path: &Path) -> io::Result<()> {
+        let mut state = self.state.lock();
+        let (parent, name) = state.parent(path)?;
+        let id = *state.dir(parent)?.current.get(&name).ok_or_else(|| error(io::ErrorKind::NotFound))?;
+        // Bytes of a removed file no longer count; whoever has it open reads on until the crash.
+        state.file(id)?;
+        state.change(parent, DirOp::Remove(name))
+    }
+
+    fn remove_dir_all(&self, path: &Path) -> io::Result<()> {
+        let mut state = self.state.lock();
+        let (parent, name) = state.parent(path)?;
+        let id = *state.dir(parent)?.current.get(&name).ok_or_else(|| error(io::ErrorKind::NotFound))?;
+        state.dir(id)?;
+        state.change(parent, DirOp::Remove(name))
+    }
+
+    fn sync_dir(&self, path: &Path) -> io::Result<()> {
+        let mut state = self.state.lock();
+        state.counters.dir_syncs += 1;
+        let id = state.find(path)?;
+        state.sync_names(id)
+    }
+
+    fn lock(&self, path: &Path) -> io::Result<MemLock> {
+        let mut state = self.state.lock();
+        let name = path.display().to_string();
+        state.parent(path)?;
+        if state.locks.contains(&name) {
+            return Err(error(io::ErrorKind::WouldBlock));
+        }
+        state.locks.push(name.clone());
+        Ok(MemLock { state: self.state.clone(), name })
+    }
+
+    fn file_system(&self, dir: &Path) -> io::Result<MemFileSystem> {
+        let state = self.state.lock();
+        state.dir(state.find(dir)?)?;
+        Ok(MemFileSystem { state: self.state.clone() })
+    }
+}
+
+impl MemFile {
+    fn read(&self, buf: &mut Vec<u8>, max: usize, offset: u64) -> io::Result<usize> {
+        if self.broken {
+            return Err(device_error());
+        }
+        let mut state = self.state.lock();
+        let file = state.file(self.id)?;
+        let from = usize::try_from(offset).unwrap_or(usize::MAX).min(file.current.len());
+        let to = from.saturating_add(max).min(file.current.len());
+        buf.extend_from_slice(&file.current[from..to]);
+        state.counters.reads += 1;
+        state.counters.read_bytes += (to - from) as u64;
+        Ok(to - from)
+    }
+}
+
+impl DiskFile for MemFile {
+    fn read_at(&self, buf: &mut Vec<u8>, max: usize, offset: u64) -> io::Result<usize> {
+        self.read(buf, max, offset)
+    }
+
+    fn read_at_nowait(&self, buf: &mut Vec<u8>, max: usize, offset: u64) -> io::Result<usize> {
+        if self.state.lock().cold {
+            return Err(error(io::ErrorKind::WouldBlock));
+        }
+        self.read(buf, max, offset)
+    }
+
+    fn write_vectored_at(&self, pieces: &[IoSlice<'_>], offset: u64) -> io::Result<usize> {
+        if !self.writable {
+            return Err(error(io::ErrorKind::PermissionDenied));
+        }
+        let mut state = self.state.lock();
+        if State::count_down(&mut state.writes_until_failure) {
+            return Err(device_error());
+        }
+        let mut data: Vec<u8> = pieces.iter().flat_map(|piece| piece.iter().copied()).collect();
+        let at = usize::try_from(offset).map_err(|_| error(io::ErrorKind::InvalidInput))?;
+        if let Some(capacity) = state.capacity {
+            let have = state.file(self.id)?.current.len();
+            let free = usize::try_from(capacity.saturating_sub(state.used())).unwrap_or(usize::MAX);
+            let fits = (have + free).saturating_sub(at).min(data.len());
+            if fits == 0 && !data.is_empty() {
+                return Err(error(io::ErrorKind::StorageFull));
+            }
+            data.truncate(fits);
+        }
+        let written = data.len();
+        let now = state.now.0;
+        let file = state.file_mut(self.id)?;
+        file.modified = now;
+        let op = FileOp::Write(at, data);
+        apply_file(&mut file.current, &op);
+        file.pending.push(op);
+        state.counters.writes += 1;
+        state.counters.written_bytes += written as u64;
+        Ok(written)
+    }
+
+    fn sync_data(&self) -> io::Result<()> {
+        let mut state = self.state.lock();
+        state.counters.file_syncs += 1;
+        state.sync_file(self.id)
+    }
+
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        let mut state = self.state.lock();
+        let len = usize::try_from(len).map_err(|_| error(io::ErrorKind::InvalidInput))?;
+        let file = state.file_mut(self.id)?;
+        let op = FileOp::SetLen(len);
+        apply_file(&mut file.current, &op);
+        file.pending.push(op);
+        Ok(())
+    }
+
+    fn len(&self) -> io::Result<u64> {
+        Ok(self.state.lock().file(self.id)?.current.len() as u64)
+    }
+}
+
+impl DiskFileSystem for MemFileSystem {
+    fn is_own(&self) -> bool {
+        self.state.lock().own
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        let mut state = self.state.lock();
+        state.counters.system_syncs += 1;
+        let failing = State::count_down(&mut state.syncs_until_failure);
+        for node in state.nodes.values_mut() {
+            match node {
+                Node::File(file) => {
+                    for op in std::mem::take(&mut file.pending) {
+                        if !failing {
+                            apply_file(&mut file.durable, &op);
+                        }
+                    }
+                }
+                Node::Dir(dir) => {
+                    for op in std::mem::take(&mut dir.pending) {
+                        apply_dir(&mut dir.durable, &op);
+                    }
+                }
+            }
+        }
+        if failing {
+            state.syncs_until_failure = None;
+            return Err(device_error());
+        }
+        Ok(())
+    }
+
+    fn free_bytes(&self) -> Option<u64> {
+        let state = self.state.lock();
+        state.capacity.map(|capacity| capacity.saturating_sub(state.used()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::disk::write_all_at;
+
+    #[test]
+    fn a_crash_forgets_bytes_and_names_that_were_not_synced() {
+        let disk = MemDisk::new();
+        disk.create_dir(Path::new("/d")).unwrap();
+        disk.sync_dir(Path::new("/")).unwrap();
+        let synced = disk.open(Path::new("/d/a"), OpenMode::CreateNew).unwrap();
+        write_all_at(&synced, b"one", 0).unwrap();
+        synced.sync_data().unwrap();
+        disk.sync_dir(Path::new("/d")).unwrap();
+        write_all_at(&synced, b"two", 3).unwrap();
+        let nameless = disk.open(Path::new("/d/b"), OpenMode::CreateNew).unwrap();
+        write_all_at(&nameless, b"x", 0).unwrap();
+        nameless.sync_data().unwrap();
+        let after = disk.crash(Crash::LoseUnsynced);
+        assert_eq!(after.content(Path::new("/d/a")).unwrap(), b"one");
+        assert!(after.content(Path::new("/d/b")).is_err(), "its folder was not synced");
+        assert_eq!(disk.crash(Crash::KeepAll).content(Path::new("/d/a")).unwrap(), b"onetwo");
+    }
+
+    #[test]
+    fn bytes_of_a_failed_sync_never_become_durable() {
+        let disk = MemDisk::new();
+        let file = disk.open(Path::new("/a"), OpenMode::CreateNew).unwrap();
+        disk.sync_dir(Path::new("/")).unwrap();
+        write_all_at(&file, b"lost", 0).unwrap();
+        disk.fail_sync_after(0);
+        assert!(file.sync_data().is_err());
+        assert!(file.sync_data().is_ok(), "the kernel has forgotten");
+        assert_eq!(disk.content(Path::new("/a")).unwrap(), b"lost");
+        assert_eq!(disk.crash(Crash::LoseUnsynced).content(Path::new("/a")).unwrap(), b"");
+    }
+
+    #[test]
+    fn a_full_disk_writes_what_fits_then_refuses() {
+        let disk = MemDisk::new();
+        disk.set_capacity(Some(4));
+        let file = disk.open(Path::new("/a"), OpenMode::CreateNew).unwrap();
+        assert_eq!(file.write_vectored_at(&[IoSlice::new(b"abc"), IoSlice::new(b"def")], 0).unwrap(), 4);
+        let refused = file.write_vectored_at(&[IoSlice::new(b"e")], 4).unwrap_err();
+        assert!(crate::disk::is_full(&refused));
+        disk.set_capacity(None);
+        assert!(write_all_at(&file, b"ef", 4).is_ok());
+    }
+}

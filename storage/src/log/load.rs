@@ -1,0 +1,678 @@
+//! Opening a log that exists.
+//!
+//! After a clean stop the files are believed: names, lengths, and of the last segment the few batches behind
+//! its last index entry. After anything else every segment that reaches above what was flushed is read and
+//! its checksums are checked: the first batch that is not whole ends the log, provided that nothing was
+//! promised there and nothing readable follows. Side files are derived from the batches, so a bad one is
+//! built again and never stops anything; a disk too full to write one is no reason either.
+
+use std::collections::BTreeSet;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use felix_protocol::generation_map::GenerationMap;
+use felix_protocol::ids::{Offset, PartitionId};
+use felix_protocol::time::WallTime;
+
+use super::{LoadReport, Log, Recovered, SideFile, home, of_reading};
+use crate::config::LogConfig;
+use crate::data_dir::{DataDir, SIDE_FILE_LIMIT};
+use crate::disk::{self, Disk, DiskFile, OpenMode, read_up_to, write_all_at};
+use crate::error::{Damaged, Doing, StorageError};
+use crate::flush::Dirty;
+use crate::index::{OffsetEntry, TimeEntry};
+use crate::layout::{self, Kind};
+use crate::producers::{Producers, snapshot};
+use crate::segment::walk::{Broken, Walk, valid_batch_after};
+use crate::segment::{Home, Segment};
+
+/// What the folder holds.
+struct Listing {
+    segments: Vec<Offset>,
+    snapshots: BTreeSet<Offset>,
+    has_map: bool,
+    has_metadata: bool,
+}
+
+impl<D: Disk> Log<D> {
+    /// Opens an existing log. Unless [`Recovered::clean`], [`Log::flush_job`] then covers every byte that
+    /// was not known to be flushed: run it before any end is answered.
+    ///
+    /// A folder that is missing though nothing was ever promised of it is made: its creation was cut short.
+    pub fn open(
+        dir: &DataDir<D>,
+        partition: PartitionId,
+        config: LogConfig,
+        recovered: Recovered,
+        now: WallTime,
+    ) -> Result<(Log<D>, LoadReport), StorageError> {
+        let home = home(dir, partition, &config);
+        let promised = recovered.mark.max(recovered.synced);
+        let listing = match list(&home) {
+            Ok(listing) => listing,
+            Err(StorageError::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => {
+                if promised > recovered.log_start {
+                    return Err(StorageError::Missing(home.folder.clone()));
+                }
+                let log = Log::create(dir, partition, config, recovered.log_start, now)?;
+                return Ok((log, LoadReport::default()));
+            }
+            Err(error) => return Err(error),
+        };
+        let mut bases = listing.segments.clone();
+        drop_below_start(&home, &mut bases, recovered.log_start);
+        if bases.is_empty() {
+            if promised > recovered.log_start {
+                return Err(Damaged {
+                    segment: layout::file_path(&home.folder, recovered.log_start, Kind::Log),
+                    position: 0,
+                    offset: recovered.log_start,
+                    promised: true,
+                    reason: "there is no segment".to_string(),
+                }
+                .into());
+            }
+            let log = Log::begin(home, config, recovered.log_start, now)?;
+            return Ok((log, LoadReport::default()));
+        }
+        let mut segments = Vec::with_capacity(bases.len());
+        for base in bases {
+            let path = layout::file_path(&home.folder, base, Kind::Log);
+            let size = home.dir.disk().len_of(&path).doing("look at", &path)?;
+            segments.push(Arc::new(Segment::existing(home.clone(), base, size)));
+        }
+        let end = segments.last().map_or(0, |last| last.base());
+        let mut log = Log::assemble(home, config, segments, end, now);
+        let mut loader =
+            Loader { log: &mut log, recovered, promised, listing, now, report: LoadReport::default() };
+        loader.load()?;
+        let report = loader.report;
+        Ok((log, report))
+    }
+
+    /// Producers as of the log end, from the newest good snapshot and the batches behind it.
+    pub(super) fn reload_producers(&mut self, now: WallTime) -> Result<(), StorageError> {
+        let listing = list(&self.shared.home)?;
+        let (producers, from) = self.snapshot_below(&listing.snapshots, self.end, now);
+        self.producers = producers;
+        self.replay(from, self.end, now).map(drop)
+    }
+
+    /// The newest snapshot at or below `offset` that can be read, and its offset.
+    fn snapshot_below(
+        &self,
+        snapshots: &BTreeSet<Offset>,
+        offset: Offset,
+        now: WallTime,
+    ) -> (Producers, Option<Offset>) {
+        for at in snapshots.range(..=offset).rev() {
+            let path = layout::file_path(self.folder(), *at, Kind::Snapshot);
+            let read = disk::read_whole(self.disk(), &path, SIDE_FILE_LIMIT);
+            if let Ok(content) = read
+                && let Ok(producers) = snapshot::decode(&content, now, self.config.producer_expiry_ms)
+            {
+                return (producers, Some(*at));
+            }
+        }
+        (Producers::default(), None)
+    }
+
+    /// Takes the batches of `[from, to)` into the producers; from the beginning where no snapshot was found.
+    /// Segments last written so long ago that every producer in them would be forgotten are left out.
+    /// Returns whether there was anything to read.
+    fn replay(&mut self, from: Option<Offset>, to: Offset, now: WallTime) -> Result<bool, StorageError> {
+        let segments = self.segments();
+        let from = from.unwrap_or(0);
+        let mut any = false;
+        for (at, segment) in segments.iter().enumerate() {
+            let next = segments.get(at + 1).map_or(to, |next| next.base());
+            if next <= from || segment.base() >= to {
+                continue;
+            }
+            let path = segment.path(Kind::Log);
+            let written = self.disk().modified(&path).doing("look at", &path)?;
+            if now.0.saturating_sub(written.0) > self.config.producer_expiry_ms {
+                continue;
+            }
+            let file = segment.file().doing("open", &path)?;
+            let position =
+                if from > segment.base() { segment.position_for(from).map_err(of_reading)? } else { 0 };
+            let mut walk = Walk::new(&*file, position, segment.size(), segment.base());
+            while let Some(step) = walk.next_header().map_err(|broken| of_walk(segment, broken))? {
+                let header = step.header;
+                if header.last_offset() < from {
+                    continue;
+                }
+                if header.base_offset >= to {
+                    break;
+                }
+                any = true;
+                if header.is_control() {
+                    let bytes = walk.batch_bytes(&step).map_err(|broken| of_walk(segment, broken))?;
+                    self.producers.record(&header, &bytes, now);
+                } else {
+                    self.producers.record(&header, &[], now);
+                }
+            }
+        }
+        Ok(any)
+    }
+
+    /// The generation map as the batches of all segments say.
+    fn map_from_batches(&self) -> Result<GenerationMap, StorageError> {
+        let mut map = GenerationMap::default();
+        for segment in self.segments().iter() {
+            let path = segment.path(Kind::Log);
+            let file = segment.file().doing("open", &path)?;
+            let mut walk = Walk::new(&*file, 0, segment.size(), segment.base());
+            while let Some(step) = walk.next_header().map_err(|broken| of_walk(segment, broken))? {
+                if let Some(generation) = step.header.generation {
+                    map.begin(generation, step.header.base_offset);
+                }
+            }
+        }
+        Ok(map)
+    }
+}
+
+fn of_walk<D: Disk>(segment: &Segment<D>, broken: Broken) -> StorageError {
+    match broken {
+        Broken::Io(error) => StorageError::io("read", &segment.path(Kind::Log), error),
+        Broken::Batch { position, reason } => segment.damaged(position, segment.base(), reason).into(),
+    }
+}
+
+/// What is in the folder; leftovers are removed on the way.
+fn list<D: Disk>(home: &Home<D>) -> Result<Listing, StorageError> {
+    let disk = home.dir.disk();
+    let mut listing =
+        Listing { segments: Vec::new(), snapshots: BTreeSet::new(), has_map: false, has_metadata: false };
+    for entry in disk.read_dir(&home.folder).doing("list", &home.folder)? {
+        let path = home.folder.join(&entry.name);
+        if entry.name.ends_with(layout::DELETED) || entry.name.ends_with(layout::UNFINISHED) {
+            // One that cannot be removed now goes at a later start.
+            let _ = if entry.is_dir { disk.remove_dir_all(&path) } else { disk.remove_file(&path) };
+            continue;
+        }
+        match layout::parse_file_name(&entry.name) {
+            Some((offset, Kind::Log)) => listing.segments.push(offset),
+            // A folder in a side file's place is as good as no file; whoever writes the file removes it.
+            Some((offset, Kind::Snapshot)) if !entry.is_dir => {
+                listing.snapshots.insert(offset);
+            }
+            Some(_) => {}
+            None if entry.is_dir => {}
+            None => {
+                listing.has_map |= entry.name == layout::EPOCH_CHECKPOINT;
+                listing.has_metadata |= entry.name == layout::PARTITION_METADATA;
+            }
+        }
+    }
+    listing.segments.sort_unstable();
+    Ok(listing)
+}
+
+/// Removes segments that lie wholly below the log start: they left the log, their files did not.
+fn drop_below_start<D: Disk>(home: &Home<D>, bases: &mut Vec<Offset>, start: Offset) {
+    let below = bases.partition_point(|base| *base <= start).saturating_sub(1);
+    for base in bases.drain(..below) {
+        for kind in Kind::ALL {
+            let _ = home.dir.disk().remove_file(&layout::file_path(&home.folder, base, kind));
+        }
+    }
+}
+
+struct Loader<'a, D: Disk> {
+    log: &'a mut Log<D>,
+    recovered: Recovered,
+    /// Everything below must be there.
+    promised: Offset,
+    listing: Listing,
+    now: WallTime,
+    report: LoadReport,
+}
+
+impl<D: Disk> Loader<'_, D> {
+    fn load(&mut self) -> Result<(), StorageError> {
+        self.metadata();
+        let start = self.recovered.log_start.max(self.log.start());
+        self.log.shared.start.store(start, Ordering::Release);
+        let trusted = self.recovered.clean && self.trust_last_segment()?;
+        if !trusted {
+            self.scan()?;
+        }
+        if self.log.end < self.promised {
+            return Err(self.ends_early());
+        }
+        if self.log.end < start {
+            self.restart_at(start)?;
+        }
+        self.log.shared.end.store(self.log.end, Ordering::Release);
+        let end = self.log.end;
+        if self.log.generations.cut(end) {
+            self.log.pending.map_changed = true;
+        }
+        if self.log.generations.trim(start) {
+            self.log.pending.map_changed = true;
+        }
+        self.log.publish_map();
+        Ok(())
+    }
+
+    /// Nothing at or above the log start survived: the log goes on, empty, from there.
+    fn restart_at(&mut self, start: Offset) -> Result<(), StorageError> {
+        self.log.end = start;
+        self.log.roll(start, self.now)?;
+        let segments = self.log.segments();
+        for old in segments.iter().filter(|segment| segment.base() != start) {
+            old.close_files();
+            for kind in Kind::ALL {
+                let _ = self.log.disk().remove_file(&old.path(kind));
+            }
+        }
+        self.log.shared.segments.store(Arc::new(vec![self.log.active.clone()]));
+        self.log.shared.bytes.store(0, Ordering::Relaxed);
+        Ok(())
+    }
+
+    fn ends_early(&self) -> StorageError {
+        Damaged {
+            segment: self.log.active.path(Kind::Log),
+            position: self.log.position,
+            offset: self.log.end,
+            promised: true,
+            reason: format!("the log ends there, {} was promised", self.promised),
+        }
+        .into()
+    }
+
+    fn rebuilt(&mut self, side: SideFile) {
+        if !self.report.rebuilt.contains(&side) {
+            self.report.rebuilt.push(side);
+        }
+    }
+
+    /// The folder's name says which topic; the file is for Kafka's tools.
+    fn metadata(&mut self) {
+        let topic = self.log.partition().topic;
+        let path = self.log.folder().join(layout::PARTITION_METADATA);
+        let right = self.listing.has_metadata
+            && disk::read_whole(self.log.disk(), &path, SIDE_FILE_LIMIT).is_ok_and(|content| {
+                layout::parse_partition_metadata(&String::from_utf8_lossy(&content)) == Some(topic)
+            });
+        if !right {
+            self.rebuilt(SideFile::Metadata);
+            let text = layout::format_partition_metadata(topic);
+            let _ = layout::write_durably(
+                self.log.disk(),
+                self.log.folder(),
+                layout::PARTITION_METADATA,
+                text.as_bytes(),
+            );
+        }
+    }
+
+    /// The map's file; `None` when it is missing or nonsense.
+    fn stored_map(&self) -> Option<GenerationMap> {
+        if !self.listing.has_map {
+            return None;
+        }
+        let path = self.log.folder().join(layout::EPOCH_CHECKPOINT);
+        let content = disk::read_whole(self.log.disk(), &path, SIDE_FILE_LIMIT).ok()?;
+        layout::parse_epoch_checkpoint(&String::from_utf8_lossy(&content))
+    }
+
+    // ---- after a clean stop ----
+
+    /// Takes the files at their word; false when the last segment does not bear it out.
+    fn trust_last_segment(&mut self) -> Result<bool, StorageError> {
+        let active = self.log.active.clone();
+        let size = active.size();
+        let mut end = active.base();
+        let mut newest = None;
+        if size == 0 {
+            active.start_empty_indexes();
+        } else {
+            let path = active.path(Kind::Log);
+            let file = active.file().doing("open", &path)?;
+            // A short segment has no entries, and then no file either.
+            let (offsets, last) = active.last_entry::<OffsetEntry>(Kind::Index).unwrap_or((0, None));
+            let Some((times, latest)) = active.last_entry::<TimeEntry>(Kind::TimeIndex) else {
+                return Ok(false);
+            };
+            let from = match last {
+                Some(entry) if active.agrees(&file, size, &entry).map_err(of_reading)? => {
+                    u64::from(entry.position)
+                }
+                Some(_) => return Ok(false),
+                None => 0,
+            };
+            active.adopt_indexes(offsets, times, latest);
+            let interval = u64::from(self.log.config.index_interval_bytes);
+            let mut walk = Walk::new(&*file, from, size, active.base());
+            let mut since = 0;
+            let mut has_entry = last.is_some();
+            loop {
+                match walk.next_header() {
+                    Ok(Some(step)) => {
+                        if since > interval && !has_entry {
+                            // The offset index lost its end.
+                            return Ok(false);
+                        }
+                        has_entry = false;
+                        since += step.header.bytes as u64;
+                        active.adopt_since(&step.header);
+                        end = step.header.next_offset();
+                        newest = step.header.generation;
+                    }
+                    Ok(None) => break,
+                    Err(Broken::Batch { .. }) => return Ok(false),
+                    Err(Broken::Io(error)) => return Err(StorageError::io("read", &path, error)),
+                }
+            }
+            // A time index that lost its end, or that of an earlier life of the file.
+            let max = active.max_timestamp().map_err(of_reading)?;
+            if max != latest {
+                return Ok(false);
+            }
+        }
+        if end < self.promised {
+            return Ok(false);
+        }
+        self.log.end = end;
+        self.log.synced = end;
+        self.believe_map(newest)?;
+        let (producers, at) = self.log.snapshot_below(&self.listing.snapshots, end, self.now);
+        self.log.producers = producers;
+        if at != Some(end) && self.log.replay(at, end, self.now)? {
+            self.rebuilt(SideFile::ProducerSnapshot);
+        }
+        Ok(true)
+    }
+
+    /// Takes over the stored map if the newest batch agrees with it, and builds it again otherwise.
+    fn believe_map(&mut self, newest: Option<felix_protocol::ids::Generation>) -> Result<(), StorageError> {
+        let end = self.log.end;
+        let stored = self.stored_map().map(|mut map| {
+            map.cut(end);
+            map
+        });
+        let empty = self.log.segments().iter().all(|segment| segment.size() == 0);
+        match stored {
+            Some(map) if newest.is_none() || map.latest().map(|(generation, _)| generation) == newest => {
+                self.log.generations = map;
+            }
+            None if empty => {}
+            Some(_) | None => {
+                self.log.generations = self.log.map_from_batches()?;
+                self.log.pending.map_changed = true;
+                self.rebuilt(SideFile::GenerationMap);
+            }
+        }
+        Ok(())
+    }
+
+    // ---- after anything else ----
+
+    fn scan(&mut self) -> Result<(), StorageError> {
+        let segments = self.log.segments();
+        // The first segment that reaches above what is known to be flushed.
+        let first = (1..segments.len())
+            .find(|next| segments[*next].base() > self.recovered.synced)
+            .map_or(segments.len() - 1, |next| next - 1);
+        let base = segments[first].base();
+        self.map_below(base)?;
+        let mut expected = base;
+        self.log.end = base;
+        self.producers_below(base)?;
+        let mut stopped = None;
+        for (at, segment) in segments.iter().enumerate().skip(first) {
+            // Only a leap in offsets that no one segment could hold leaves room between two.
+            let leap = segment.base() - segments[at.saturating_sub(1)].base() > i64::from(i32::MAX);
+            if segment.base() != expected && at > first && !(leap && segment.base() > expected) {
+                let reason = format!("segment {} follows where {expected} was due", segment.base());
+                stopped = Some((at - 1, segments[at - 1].size(), reason));
+                break;
+            }
+            if at > first {
+                self.snapshot_at(segment.base());
+            }
+            let (good, broken) = self.scan_segment(segment, &mut expected)?;
+            if let Some(reason) = broken {
+                stopped = Some((at, good, reason));
+                break;
+            }
+        }
+        self.log.end = expected;
+        let mut last = segments.len() - 1;
+        if let Some((at, good, reason)) = stopped {
+            last = at;
+            self.cut_tail(&segments, at, good, expected, reason)?;
+        }
+        let active = segments[last].clone();
+        self.log.shared.segments.store(Arc::new(segments[..=last].to_vec()));
+        let bytes = segments[..=last].iter().map(|segment| segment.size()).sum();
+        self.log.shared.bytes.store(bytes, Ordering::Relaxed);
+        self.log.position = active.size();
+        self.log.active = active;
+        self.log.synced = self.recovered.synced.min(expected);
+        self.log.pending.folders.push(self.log.folder().to_path_buf());
+        self.log.pending.folders.push(self.log.shared.home.dir.path().to_path_buf());
+        // What an earlier life noted of offsets that are not reached now would mislead a later one.
+        self.log.remove_snapshots_above(expected)?;
+        for segment in &segments[first..last] {
+            let indexes = segment.complete_indexes();
+            self.log.pending.dirty.extend(indexes.into_iter().map(|(path, file)| Dirty::Other(path, file)));
+        }
+        Ok(())
+    }
+
+    /// The map of what lies below the scanned part.
+    fn map_below(&mut self, base: Offset) -> Result<(), StorageError> {
+        let segments = self.log.segments();
+        let anything_below = segments.first().is_some_and(|first| first.base() < base);
+        match self.stored_map() {
+            Some(mut map) => {
+                map.cut(base);
+                // Its newest must not be beyond what the scanned part begins with.
+                let begins = self.first_generation_from(base)?;
+                let lies = map.latest().is_some_and(|(latest, _)| begins.is_some_and(|first| latest > first));
+                let short = anything_below && map.latest().is_none();
+                self.log.generations = map;
+                if lies || short {
+                    self.build_map_below(base)?;
+                }
+            }
+            None if anything_below => self.build_map_below(base)?,
+            None => {
+                if self.log.size_bytes() > 0 {
+                    self.rebuilt(SideFile::GenerationMap);
+                }
+            }
+        }
+        self.log.pending.map_changed = true;
+        Ok(())
+    }
+
+    fn first_generation_from(
+        &self,
+        base: Offset,
+    ) -> Result<Option<felix_protocol::ids::Generation>, StorageError> {
+        let segments = self.log.segments();
+        let Some(segment) = segments.iter().find(|segment| segment.base() == base) else { return Ok(None) };
+        let file = segment.file().doing("open", &segment.path(Kind::Log))?;
+        let header = segment.header_at(&file, segment.size(), 0).map_err(of_reading)?;
+        Ok(header.and_then(|header| header.generation))
+    }
+
+    fn build_map_below(&mut self, base: Offset) -> Result<(), StorageError> {
+        let mut map = GenerationMap::default();
+        for segment in self.log.segments().iter().take_while(|segment| segment.base() < base) {
+            let file = segment.file().doing("open", &segment.path(Kind::Log))?;
+            let mut walk = Walk::new(&*file, 0, segment.size(), segment.base());
+            while let Some(step) = walk.next_header().map_err(|broken| of_walk(segment, broken))? {
+                if let Some(generation) = step.header.generation {
+                    map.begin(generation, step.header.base_offset);
+                }
+            }
+        }
+        self.log.generations = map;
+        self.rebuilt(SideFile::GenerationMap);
+        Ok(())
+    }
+
+    fn producers_below(&mut self, base: Offset) -> Result<(), StorageError> {
+        let (producers, at) = self.log.snapshot_below(&self.listing.snapshots, base, self.now);
+        self.log.producers = producers;
+        if at != Some(base) && self.log.replay(at, base, self.now)? {
+            self.rebuilt(SideFile::ProducerSnapshot);
+        }
+        // Those above are made again from the scan.
+        for at in self.listing.snapshots.split_off(&(base + 1)) {
+            let path = layout::file_path(self.log.folder(), at, Kind::Snapshot);
+            let _ = self.log.disk().remove_file(&path);
+        }
+        Ok(())
+    }
+
+    fn snapshot_at(&mut self, base: Offset) {
+        self.log.pending.side.push(crate::flush::SideWrite {
+            name: layout::file_name(base, Kind::Snapshot),
+            content: snapshot::encode(&self.log.producers),
+        });
+    }
+
+    /// Checks every batch of a segment, builds its indexes anew and writes again what may not be on the
+    /// disk. Returns where its good part ends, and why if that is not the end of the file.
+    fn scan_segment(
+        &mut self,
+        segment: &Arc<Segment<D>>,
+        expected: &mut Offset,
+    ) -> Result<(u64, Option<String>), StorageError> {
+        let path = segment.path(Kind::Log);
+        let file = segment.file().doing("open", &path)?;
+        segment.start_empty_indexes();
+        let size = segment.size();
+        let mut walk = Walk::new(&*file, 0, size, segment.base());
+        let mut good = 0;
+        let mut unsynced_from = None;
+        let broken = loop {
+            match walk.next_checked() {
+                Ok(Some(step)) => {
+                    let header = step.header;
+                    if header.last_offset() - segment.base() > i64::from(i32::MAX) {
+                        break Some(format!("offset {} does not fit the segment", header.last_offset()));
+                    }
+                    if let Some(generation) = header.generation {
+                        if self.log.generations.latest().is_some_and(|(latest, _)| latest > generation) {
+                            break Some(format!("generation {generation} after a newer one"));
+                        }
+                        self.log.generations.begin(generation, header.base_offset);
+                    }
+                    let bytes = walk.batch(&step).map_err(|broken| of_walk(segment, broken))?;
+                    self.log.producers.record(&header, bytes, self.now);
+                    segment.index(&header, step.position);
+                    *expected = header.next_offset();
+                    good = step.end();
+                    if *expected > self.recovered.synced && unsynced_from.is_none() {
+                        unsynced_from = Some(step.position);
+                    }
+                }
+                Ok(None) => break None,
+                Err(Broken::Batch { reason, .. }) => break Some(reason),
+                Err(Broken::Io(error)) => return Err(StorageError::io("read", &path, error)),
+            }
+        };
+        self.report.scanned_bytes += good;
+        if let Some(from) = unsynced_from {
+            rewrite(&*file, from, good).doing("write", &path)?;
+        }
+        if unsynced_from.is_some() || broken.is_some() || good == 0 {
+            self.log.pending.dirty.push(Dirty::Segment(segment.clone(), file));
+        }
+        Ok((good, broken))
+    }
+
+    /// The log ends in segment `at` behind `good` bytes, at offset `end`: cuts the rest, unless it may be
+    /// damage rather than a torn tail.
+    fn cut_tail(
+        &mut self,
+        segments: &[Arc<Segment<D>>],
+        at: usize,
+        good: u64,
+        end: Offset,
+        reason: String,
+    ) -> Result<(), StorageError> {
+        let segment = &segments[at];
+        let path = segment.path(Kind::Log);
+        let damaged = |promised| Damaged {
+            segment: path.clone(),
+            position: good,
+            offset: end,
+            promised,
+            reason: reason.clone(),
+        };
+        if end < self.promised {
+            return Err(damaged(true).into());
+        }
+        if !self.recovered.cut_ambiguous {
+            for (follower, from) in
+                std::iter::once((segment, good + 1)).chain(segments[at + 1..].iter().map(|s| (s, 0)))
+            {
+                let file = follower.file().doing("open", &follower.path(Kind::Log))?;
+                let found = valid_batch_after(&*file, from, follower.size(), end)
+                    .doing("read", &follower.path(Kind::Log))?;
+                if found.is_some() {
+                    return Err(damaged(false).into());
+                }
+            }
+        }
+        let disk = self.log.disk().clone();
+        let folder = self.log.folder().to_path_buf();
+        for later in segments[at + 1..].iter().rev() {
+            self.report.cut_bytes += later.size();
+            later.close_files();
+            for kind in Kind::ALL {
+                let _ = disk.remove_file(&later.path(kind));
+            }
+            disk.sync_dir(&folder).doing("flush", &folder)?;
+        }
+        self.log.pending.dirty.retain(|dirty| match dirty {
+            Dirty::Segment(dirty, _) => segments[..=at].iter().any(|kept| Arc::ptr_eq(kept, dirty)),
+            Dirty::Other(..) => true,
+        });
+        self.log
+            .pending
+            .side
+            .retain(|side| layout::parse_file_name(&side.name).is_none_or(|(offset, _)| offset <= end));
+        if segment.size() > good {
+            self.report.cut_bytes += segment.size() - good;
+            let file = disk.open(&path, OpenMode::Write).doing("open", &path)?;
+            file.set_len(good).doing("cut", &path)?;
+            segment.publish(good);
+        }
+        Ok(())
+    }
+}
+
+/// Writes bytes again that may have failed to reach the disk although they read back: the page cache forgets
+/// that a write-back failed.
+fn rewrite<F: DiskFile>(file: &F, from: u64, to: u64) -> io::Result<()> {
+    const CHUNK: u64 = 1 << 20;
+    let mut at = from;
+    while at < to {
+        let len = usize::try_from((to - at).min(CHUNK)).unwrap_or(0);
+        let bytes = read_up_to(file, len, at)?;
+        if bytes.is_empty() {
+            break;
+        }
+        match write_all_at(file, &bytes, at) {
+            // The blocks are there already on most file systems; a full one must not stop the start.
+            Err(error) if disk::is_full(&error) => return Ok(()),
+            other => other?,
+        }
+        at += bytes.len() as u64;
+    }
+    Ok(())
+}

@@ -1,0 +1,365 @@
+//! Reading while the log is written: whole stored batches, from the memory tail or by one read of the file.
+
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use bytes::Bytes;
+use felix_protocol::batch::{self, BatchHeader, HEADER_BYTES};
+use felix_protocol::generation_map::{GenerationEnd, GenerationMap};
+use felix_protocol::ids::{Generation, Offset, PartitionId};
+
+use super::{Read, Shared};
+use crate::disk::{Disk, DiskFile};
+use crate::error::ReadError;
+use crate::segment::{Segment, walk};
+
+/// Fetched beyond what was asked for when only the neighbourhood of the first batch is known.
+const SLACK: usize = 8 << 10;
+/// How often a read begins again because the log was cut under it.
+const ATTEMPTS: usize = 16;
+
+/// Reads a log while it is written. No call waits for the writer or for a flush.
+pub struct LogReader<D: Disk> {
+    shared: Arc<Shared<D>>,
+}
+
+impl<D: Disk> Clone for LogReader<D> {
+    fn clone(&self) -> Self {
+        LogReader { shared: self.shared.clone() }
+    }
+}
+
+impl<D: Disk> LogReader<D> {
+    pub(super) fn new(shared: Arc<Shared<D>>) -> LogReader<D> {
+        LogReader { shared }
+    }
+
+    /// The partition.
+    pub fn partition(&self) -> PartitionId {
+        self.shared.home.partition
+    }
+
+    /// First offset that readers may have.
+    pub fn start(&self) -> Offset {
+        self.shared.start.load(Ordering::Acquire)
+    }
+
+    /// One past the last record.
+    pub fn end(&self) -> Offset {
+        self.shared.end.load(Ordering::Acquire)
+    }
+
+    /// Bytes in all segments.
+    pub fn size_bytes(&self) -> u64 {
+        self.shared.bytes.load(Ordering::Relaxed)
+    }
+
+    /// Whether the log was deleted.
+    pub fn is_gone(&self) -> bool {
+        self.shared.gone.load(Ordering::Acquire)
+    }
+
+    /// Whole batches from the one that contains `from` on, none that reaches to or past `limit`, at most
+    /// `max_bytes` of them; with `at_least_one` the first comes even when it alone is larger. Where no batch
+    /// contains `from` (it was compacted away), the first one behind it is the first.
+    pub fn read(
+        &self,
+        from: Offset,
+        max_bytes: usize,
+        limit: Offset,
+        at_least_one: bool,
+    ) -> Result<Read, ReadError> {
+        self.shared.read(from, max_bytes, limit, at_least_one, true)
+    }
+
+    /// The same, but [`ReadError::WouldBlock`] rather than wait for the device.
+    pub fn read_nowait(
+        &self,
+        from: Offset,
+        max_bytes: usize,
+        limit: Offset,
+        at_least_one: bool,
+    ) -> Result<Read, ReadError> {
+        self.shared.read(from, max_bytes, limit, at_least_one, false)
+    }
+
+    /// Whether a read at `from` would be served from memory.
+    pub fn in_memory(&self, from: Offset) -> bool {
+        from >= self.end() || self.shared.tail.covers(from)
+    }
+
+    /// Where a generation ended (OffsetForLeaderEpoch).
+    pub fn generation_end(&self, asked: Generation) -> Option<GenerationEnd> {
+        self.shared.generations.read().end_of(asked, self.end())
+    }
+
+    /// Which generation wrote `offset`.
+    pub fn generation_at(&self, offset: Offset) -> Option<Generation> {
+        self.shared.generations.read().generation_at(offset)
+    }
+
+    /// Which generation wrote which offsets, now.
+    pub fn generations(&self) -> GenerationMap {
+        self.shared.generations.read().clone()
+    }
+
+    /// Where the log lives.
+    pub fn folder(&self) -> &Path {
+        &self.shared.home.folder
+    }
+
+    pub(super) fn shared(&self) -> &Shared<D> {
+        &self.shared
+    }
+}
+
+impl<D: Disk> Shared<D> {
+    fn read(
+        &self,
+        from: Offset,
+        max_bytes: usize,
+        limit: Offset,
+        at_least_one: bool,
+        wait: bool,
+    ) -> Result<Read, ReadError> {
+        self.stable(
+            |end| {
+                let limit = limit.min(end);
+                if from >= limit {
+                    return Ok(Read { next: from, ..Read::default() });
+                }
+                if let Some(read) = self.tail.read(from, max_bytes, limit, at_least_one) {
+                    return Ok(read);
+                }
+                let segments = self.segments.load();
+                let at = segments.partition_point(|segment| segment.base() <= from).saturating_sub(1);
+                // The last batch of a segment may lie below `from` where compaction left a gap.
+                for segment in segments.iter().skip(at) {
+                    let wanted = Wanted { from, max_bytes, limit, at_least_one, wait };
+                    if let Some(read) = segment.read(&wanted, self.home.dir.limits().verify_reads)? {
+                        return Ok(read);
+                    }
+                }
+                Ok(Read { next: from, ..Read::default() })
+            },
+            from,
+        )
+    }
+
+    /// Runs a read on a log that is not cut, deleted or retired under it: one that failed or raced is run
+    /// again on what the log has become.
+    pub(super) fn stable<T>(
+        &self,
+        read: impl Fn(Offset) -> Result<T, ReadError>,
+        from: Offset,
+    ) -> Result<T, ReadError> {
+        let mut last = ReadError::Gone;
+        for _ in 0..ATTEMPTS {
+            if self.gone.load(Ordering::Acquire) {
+                return Err(ReadError::Gone);
+            }
+            let cuts = self.cuts.load(Ordering::Acquire);
+            let end = self.end.load(Ordering::Acquire);
+            let start = self.start.load(Ordering::Acquire);
+            if from < start {
+                return Err(ReadError::BelowStart { start });
+            }
+            if from > end {
+                return Err(ReadError::BeyondEnd { end });
+            }
+            let outcome = read(end);
+            let changed = self.cuts.load(Ordering::Acquire) != cuts;
+            match outcome {
+                Ok(outcome) if !changed => return Ok(outcome),
+                Ok(_) => {}
+                Err(error) => {
+                    // A file that is not there any more was retired or deleted: the next look shows that.
+                    let moved = matches!(&error, ReadError::Io { source, .. }
+                        if source.kind() == io::ErrorKind::NotFound);
+                    if !changed && !moved {
+                        return Err(error);
+                    }
+                    last = error;
+                }
+            }
+        }
+        Err(last)
+    }
+}
+
+/// What a reader asks of one segment.
+struct Wanted {
+    from: Offset,
+    max_bytes: usize,
+    limit: Offset,
+    at_least_one: bool,
+    wait: bool,
+}
+
+impl<D: Disk> Segment<D> {
+    /// Reads from this segment; `None` when all of it lies below `from`.
+    fn read(&self, wanted: &Wanted, verify: bool) -> Result<Option<Read>, ReadError> {
+        let size = self.size();
+        let (file, position, exact) = self.locate(wanted)?;
+        if position >= size {
+            return Ok(None);
+        }
+        let mut window =
+            Window { segment: self, file: &*file, size, wait: wanted.wait, at: position, buf: Vec::new() };
+        // Skip what lies below.
+        let ask = wanted.max_bytes.saturating_add(if exact { 0 } else { SLACK }).max(HEADER_BYTES + SLACK);
+        window.fill(position, ask)?;
+        let mut at = position;
+        let mut floor = self.base();
+        let first = loop {
+            if at >= size {
+                return Ok(None);
+            }
+            if at + HEADER_BYTES as u64 > window.end() {
+                window.fill(at, ask)?;
+            }
+            let header = window.header(at, floor)?;
+            if header.last_offset() >= wanted.from {
+                break header;
+            }
+            floor = header.next_offset();
+            at += header.bytes as u64;
+        };
+        let mut read = Read { next: wanted.from, ..Read::default() };
+        if first.next_offset() > wanted.limit || (first.bytes > wanted.max_bytes && !wanted.at_least_one) {
+            return Ok(Some(read));
+        }
+        if at + first.bytes as u64 > window.end() {
+            window.fill(at, ask.max(first.bytes))?;
+        }
+        let begin = at;
+        let mut header = first;
+        loop {
+            if verify {
+                window.verify(at, &header)?;
+            }
+            at += header.bytes as u64;
+            read.next = header.next_offset();
+            if at + HEADER_BYTES as u64 > window.end() {
+                break;
+            }
+            header = window.header(at, read.next)?;
+            let total = at - begin + header.bytes as u64;
+            if total > wanted.max_bytes as u64
+                || at + header.bytes as u64 > window.end()
+                || header.next_offset() > wanted.limit
+            {
+                break;
+            }
+        }
+        self.set_hint(read.next, at);
+        let (from, to) = (window.index(begin), window.index(at));
+        read.bytes = to - from;
+        read.slices.push(Bytes::from(window.buf).slice(from..to));
+        Ok(Some(read))
+    }
+
+    /// The file, where to begin, and whether a batch at or behind `from` begins exactly there.
+    fn locate(&self, wanted: &Wanted) -> Result<(Arc<D::File>, u64, bool), ReadError> {
+        if let Some(position) = self.hint(wanted.from) {
+            let file = if wanted.wait {
+                self.file().map_err(|error| self.log_error(error))?
+            } else {
+                self.file_nowait().ok_or(ReadError::WouldBlock)?
+            };
+            return Ok((file, position, true));
+        }
+        if wanted.wait {
+            let exact = wanted.from == self.base();
+            let position = if exact { 0 } else { self.position_for(wanted.from)? };
+            let file = self.file().map_err(|error| self.log_error(error))?;
+            Ok((file, position, exact))
+        } else {
+            let position = self.position_nowait(wanted.from).ok_or(ReadError::WouldBlock)?;
+            Ok((self.file_nowait().ok_or(ReadError::WouldBlock)?, position, false))
+        }
+    }
+}
+
+/// A part of a segment's file in memory.
+struct Window<'a, D: Disk> {
+    segment: &'a Segment<D>,
+    file: &'a D::File,
+    size: u64,
+    wait: bool,
+    /// Where in the file `buf` begins.
+    at: u64,
+    buf: Vec<u8>,
+}
+
+impl<D: Disk> Window<'_, D> {
+    fn end(&self) -> u64 {
+        self.at + self.buf.len() as u64
+    }
+
+    fn index(&self, at: u64) -> usize {
+        usize::try_from(at - self.at).unwrap_or(usize::MAX)
+    }
+
+    /// Makes the window begin at `at` and hold `len` bytes, fewer only where the segment ends.
+    fn fill(&mut self, at: u64, len: usize) -> Result<(), ReadError> {
+        let left = usize::try_from(self.size - at).unwrap_or(usize::MAX);
+        let len = len.min(left);
+        let keep = if at >= self.at && at < self.end() { self.index(at) } else { self.buf.len() };
+        let mut buf = Vec::with_capacity(len);
+        buf.extend_from_slice(&self.buf[keep..]);
+        self.buf = buf;
+        self.at = at;
+        while self.buf.len() < len {
+            let have = self.buf.len();
+            let from = at + have as u64;
+            let outcome = if self.wait {
+                self.file.read_at(&mut self.buf, len - have, from)
+            } else {
+                self.file.read_at_nowait(&mut self.buf, len - have, from)
+            };
+            match outcome {
+                Ok(0) => {
+                    let reason = format!("the file ends there, {} bytes early", self.size - from);
+                    return Err(self.segment.damaged(from, self.segment.base(), reason).into());
+                }
+                Ok(_) => {}
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                // What is in memory may be enough: whoever needs more asks again.
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock && have > 0 => {
+                    return if have >= HEADER_BYTES { Ok(()) } else { Err(ReadError::WouldBlock) };
+                }
+                Err(error) => return Err(self.segment.log_error(error)),
+            }
+        }
+        Ok(())
+    }
+
+    fn header(&self, at: u64, floor: Offset) -> Result<BatchHeader, ReadError> {
+        let bytes = &self.buf[self.index(at)..];
+        let damaged = |reason: String| ReadError::from(self.segment.damaged(at, floor, reason));
+        let header = BatchHeader::parse(bytes).map_err(|error| damaged(error.to_string()))?;
+        if !walk::has_sound_offsets(&header) || header.base_offset < floor {
+            return Err(damaged(format!(
+                "batch of offset {} where {floor} or more was due",
+                header.base_offset
+            )));
+        }
+        if at + header.bytes as u64 > self.size {
+            return Err(damaged(format!("batch of {} bytes reaches beyond the segment", header.bytes)));
+        }
+        Ok(header)
+    }
+
+    fn verify(&self, at: u64, header: &BatchHeader) -> Result<(), ReadError> {
+        let from = self.index(at);
+        match self.buf.get(from..from + header.bytes) {
+            Some(bytes) => batch::verify_crc(header, bytes)
+                .map_err(|error| self.segment.damaged(at, header.base_offset, error.to_string()).into()),
+            // Only a read that may not wait has less than it asked for.
+            None => Err(ReadError::WouldBlock),
+        }
+    }
+}

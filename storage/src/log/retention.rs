@@ -1,0 +1,232 @@
+//! What leaves the log at its beginning, by Kafka's rules, and the deletion of whole logs.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use felix_protocol::ids::Offset;
+use felix_protocol::time::WallTime;
+
+use super::Log;
+use crate::data_dir::DataDir;
+use crate::disk::Disk;
+use crate::error::{Doing, StorageError};
+use crate::layout::{self, Kind};
+use crate::segment::{Home, Segment};
+
+/// Segments that left the log. Two steps, both free to run on another thread: [`Retired::hide`] once the new
+/// log start is durable in [`crate::Replicas`], [`Retired::remove`] at or after `not_before`. A crash in
+/// between leaves files that the next open removes.
+pub struct Retired<D: Disk> {
+    /// Log start now.
+    pub start: Offset,
+    /// How many segments left.
+    pub segments: usize,
+    /// How many bytes they hold.
+    pub bytes: u64,
+    /// When to remove them for good.
+    pub not_before: WallTime,
+    home: Arc<Home<D>>,
+    files: Vec<PathBuf>,
+    hidden: bool,
+}
+
+impl<D: Disk> Retired<D> {
+    /// Whether nothing left.
+    pub fn is_empty(&self) -> bool {
+        self.segments == 0
+    }
+
+    /// Renames the files, so that no later open takes them for the log's.
+    pub fn hide(&mut self) -> Result<(), StorageError> {
+        if self.hidden {
+            return Ok(());
+        }
+        for path in &mut self.files {
+            let hidden = deleted_name(path);
+            match self.home.dir.disk().rename(path, &hidden) {
+                Ok(()) => *path = hidden,
+                // Side files need not be there, and the whole folder may have been deleted.
+                Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
+                Err(error) => return Err(StorageError::io("rename", path, error)),
+            }
+        }
+        self.hidden = true;
+        Ok(())
+    }
+
+    /// Removes the files.
+    pub fn remove(self) -> Result<(), StorageError> {
+        for path in &self.files {
+            match self.home.dir.disk().remove_file(path) {
+                Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                    return Err(StorageError::io("remove", path, error));
+                }
+                Ok(()) | Err(_) => {}
+            }
+        }
+        Ok(())
+    }
+}
+
+fn deleted_name(path: &std::path::Path) -> PathBuf {
+    let mut name = path.as_os_str().to_os_string();
+    name.push(layout::DELETED);
+    PathBuf::from(name)
+}
+
+/// A deleted log: its folder has another name already; [`Deleted::remove`] frees the space.
+pub struct Deleted<D: Disk> {
+    dir: DataDir<D>,
+    folder: PathBuf,
+}
+
+impl<D: Disk> Deleted<D> {
+    pub(crate) fn new(dir: DataDir<D>, folder: PathBuf) -> Deleted<D> {
+        Deleted { dir, folder }
+    }
+
+    /// The folder's present name.
+    pub fn folder(&self) -> &std::path::Path {
+        &self.folder
+    }
+
+    /// Removes the folder and all that is in it.
+    pub fn remove(self) -> Result<(), StorageError> {
+        self.dir.disk().remove_dir_all(&self.folder).doing("remove", &self.folder)
+    }
+}
+
+impl<D: Disk> Log<D> {
+    /// Applies retention by size, time and log start; nothing at or above `mark` goes. The active segment
+    /// goes too when all of it is due: an empty one takes its place.
+    pub fn retain(&mut self, mark: Offset, now: WallTime) -> Result<Retired<D>, StorageError> {
+        if self.poisoned {
+            return Err(StorageError::Poisoned);
+        }
+        let count = self.due(mark, now)?;
+        if count > 0 && count == self.segments().len() {
+            self.cut_ragged()?;
+            self.roll(self.end, now)?;
+        }
+        Ok(self.retire(count, now))
+    }
+
+    /// How many segments from the first on are due.
+    fn due(&self, mark: Offset, now: WallTime) -> Result<usize, StorageError> {
+        let segments = self.segments();
+        let start = self.start();
+        let excess = match self.config.retention_bytes {
+            Some(most) if self.config.deletes => self.size_bytes().saturating_sub(most),
+            Some(_) | None => 0,
+        };
+        let age = if self.config.deletes { self.config.retention_ms } else { None };
+        let mut freed = 0;
+        let mut count = 0;
+        for (at, segment) in segments.iter().enumerate() {
+            let next = segments.get(at + 1).map(|next| next.base());
+            let last_and_empty = next.is_none() && segment.size() == 0;
+            if last_and_empty || next.unwrap_or(self.end) > mark {
+                break;
+            }
+            let below_start = next.is_some_and(|next| next <= start);
+            let by_size = excess >= freed + segment.size() && excess > 0;
+            let due = below_start || by_size || self.is_aged(segment, age, now)?;
+            if !due {
+                break;
+            }
+            freed += segment.size();
+            count += 1;
+        }
+        Ok(count)
+    }
+
+    fn is_aged(&self, segment: &Segment<D>, age: Option<i64>, now: WallTime) -> Result<bool, StorageError> {
+        let Some(age) = age else { return Ok(false) };
+        let latest = match segment.max_timestamp() {
+            Ok(Some(max)) => max.timestamp,
+            Ok(None) => {
+                let path = segment.path(Kind::Log);
+                self.disk().modified(&path).doing("look at", &path)?.0
+            }
+            // A damaged segment keeps its place until somebody has looked at it; size still counts.
+            Err(_) => return Ok(false),
+        };
+        Ok(now.0.saturating_sub(latest) > age)
+    }
+
+    fn retire(&mut self, count: usize, now: WallTime) -> Retired<D> {
+        let segments = self.segments();
+        let (gone, kept) = segments.split_at(count);
+        let files =
+            gone.iter().flat_map(|segment| Kind::ALL.into_iter().map(|kind| segment.path(kind))).collect();
+        let bytes = gone.iter().map(|segment| segment.size()).sum();
+        if count > 0 {
+            let base = kept.first().map_or(self.end, |first| first.base());
+            if base > self.start() {
+                self.set_start(base);
+            }
+            self.shared.bytes.fetch_sub(bytes, Ordering::Relaxed);
+            self.shared.segments.store(Arc::new(kept.to_vec()));
+            // Files that are open serve the readers that hold them, and then close.
+            for segment in gone {
+                segment.close_files();
+            }
+        }
+        Retired {
+            start: self.start(),
+            segments: count,
+            bytes,
+            not_before: WallTime(now.0.saturating_add(self.config.file_delete_delay_ms)),
+            home: self.shared.home.clone(),
+            files,
+            hidden: false,
+        }
+    }
+
+    fn set_start(&mut self, start: Offset) {
+        self.shared.start.store(start, Ordering::Release);
+        if self.generations.trim(start) {
+            self.pending.map_changed = true;
+            self.publish_map();
+        }
+    }
+
+    /// Moves the log start up to exactly `to` (DeleteRecords), also into the middle of a batch. Lower values
+    /// change nothing. Returns the log start; segments below it go with the next [`Log::retain`].
+    pub fn advance_start(&mut self, to: Offset) -> Result<Offset, StorageError> {
+        let start = self.start();
+        if to > self.end || to < 0 {
+            return Err(StorageError::OutOfRange { offset: to, start, end: self.end });
+        }
+        if to > start {
+            self.set_start(to);
+        }
+        Ok(self.start())
+    }
+
+    /// Renames the folder away, durably; readers find the log gone.
+    pub fn delete(self) -> Result<Deleted<D>, StorageError> {
+        let home = self.shared.home.clone();
+        self.shared.gone.store(true, Ordering::Release);
+        for segment in self.segments().iter() {
+            segment.close_files();
+        }
+        self.shared.tail.clear(home.dir.tail());
+        delete_folder(&home.dir, &home.folder)
+    }
+}
+
+/// Gives a copy's folder a name that no open takes for a partition's, durably.
+pub(crate) fn delete_folder<D: Disk>(
+    dir: &DataDir<D>,
+    folder: &std::path::Path,
+) -> Result<Deleted<D>, StorageError> {
+    let random = felix_protocol::ids::Uuid::new_v4().simple();
+    let mut name = folder.as_os_str().to_os_string();
+    name.push(format!(".{random}{}", layout::DELETED_FOLDER));
+    let to = PathBuf::from(name);
+    dir.disk().rename(folder, &to).doing("rename", folder)?;
+    dir.disk().sync_dir(dir.path()).doing("flush", dir.path())?;
+    Ok(Deleted::new(dir.clone(), to))
+}

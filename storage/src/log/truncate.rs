@@ -1,0 +1,172 @@
+//! Cutting the log at its end: a follower giving up what its leader does not have.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use felix_protocol::ids::Offset;
+use felix_protocol::time::WallTime;
+
+use super::{Log, of_reading};
+use crate::disk::{Disk, DiskFile};
+use crate::error::{Doing, StorageError};
+use crate::flush::Dirty;
+use crate::layout::{self, Kind};
+use crate::segment::Segment;
+use crate::segment::walk::{Broken, Walk};
+
+impl<D: Disk> Log<D> {
+    /// Cuts the log to end at `to`, or before the batch that `to` lies inside of; durable on return. Returns
+    /// the new end.
+    ///
+    /// The caller lowers [`crate::Replica::synced`] and its mark to `to` or below, durably, *before*: after a
+    /// crash in between, an open would take what is missing for damage.
+    pub fn truncate(&mut self, to: Offset, now: WallTime) -> Result<Offset, StorageError> {
+        if self.poisoned || self.pending.running {
+            return Err(StorageError::Poisoned);
+        }
+        let start = self.start();
+        if to < start {
+            return Err(StorageError::OutOfRange { offset: to, start, end: self.end });
+        }
+        self.cut_ragged()?;
+        if to >= self.end {
+            return Ok(self.end);
+        }
+        let segments = self.segments();
+        let keep = segments.partition_point(|segment| segment.base() <= to).max(1);
+        let last = segments[keep - 1].clone();
+        let (position, end) = self.boundary(&last, to)?;
+        let outcome = self.cut(&segments, keep, position, end, now);
+        if outcome.is_err() {
+            // Half cut: what the disk holds is known again only after the next open.
+            self.poisoned = true;
+        }
+        outcome.map(|()| end)
+    }
+
+    /// Where in `segment` to cut so that no batch reaches to or past `to`, and the log end there.
+    fn boundary(&self, segment: &Segment<D>, to: Offset) -> Result<(u64, Offset), StorageError> {
+        let from = segment.position_for(to).map_err(of_reading)?;
+        let file = segment.file().doing("open", &segment.path(Kind::Log))?;
+        let mut walk = Walk::new(&*file, from, segment.size(), segment.base());
+        let mut position = from;
+        loop {
+            match walk.next_header() {
+                Ok(Some(step)) if step.header.next_offset() <= to => position = step.end(),
+                Ok(Some(step)) => return Ok((position, to.min(step.header.base_offset))),
+                Ok(None) => return Ok((position, to)),
+                Err(Broken::Io(error)) => {
+                    return Err(StorageError::io("read", &segment.path(Kind::Log), error));
+                }
+                Err(Broken::Batch { position, reason }) => {
+                    return Err(segment.damaged(position, to, reason).into());
+                }
+            }
+        }
+    }
+
+    fn cut(
+        &mut self,
+        segments: &[Arc<Segment<D>>],
+        keep: usize,
+        position: u64,
+        end: Offset,
+        now: WallTime,
+    ) -> Result<(), StorageError> {
+        let last = segments[keep - 1].clone();
+        let was_active = keep == segments.len();
+        // Readers first: from here on nobody begins to read what goes.
+        let shared = self.shared.clone();
+        shared.end.store(end, Ordering::Release);
+        last.publish(position);
+        shared.segments.store(Arc::new(segments[..keep].to_vec()));
+        shared.tail.clear(shared.home.dir.tail());
+        let bytes: u64 = segments[..keep].iter().map(|segment| segment.size()).sum();
+        shared.bytes.store(bytes, Ordering::Relaxed);
+        shared.cuts.fetch_add(1, Ordering::AcqRel);
+        for segment in &segments[keep - 1..] {
+            segment.clear_hints();
+        }
+        // Newest first and each durably, so that a crash leaves no hole.
+        let disk = self.disk().clone();
+        let folder = self.folder().to_path_buf();
+        for segment in segments[keep..].iter().rev() {
+            segment.close_files();
+            remove_segment(&disk, segment)?;
+            disk.sync_dir(&folder).doing("flush", &folder)?;
+        }
+        self.pending.dirty.retain(|dirty| match dirty {
+            Dirty::Segment(segment, _) => segments[..keep].iter().any(|kept| Arc::ptr_eq(kept, segment)),
+            Dirty::Other(..) => true,
+        });
+        let path = last.path(Kind::Log);
+        let file = last.file().doing("open", &path)?;
+        file.set_len(position).doing("cut", &path)?;
+        // Everything that stays becomes durable here, so `synced` may be believed at the new end.
+        for dirty in std::mem::take(&mut self.pending.dirty) {
+            match &dirty {
+                Dirty::Segment(segment, _) if Arc::ptr_eq(segment, &last) => {}
+                Dirty::Segment(segment, file) => {
+                    file.sync_data().doing("flush", &segment.path(Kind::Log))?;
+                }
+                Dirty::Other(path, file) => file.sync_data().doing("flush", path)?,
+            }
+        }
+        file.sync_data().doing("flush", &path)?;
+        self.end = end;
+        self.position = position;
+        self.active = last;
+        self.pending.active_dirty = false;
+        self.first_timestamp = None;
+        if !was_active {
+            self.active_since = now;
+        }
+        // Then what is derived from it.
+        if self.generations.cut(end) {
+            self.publish_map();
+        }
+        let map = layout::format_epoch_checkpoint(&self.generations);
+        layout::write_durably(&disk, &folder, layout::EPOCH_CHECKPOINT, map.as_bytes())?;
+        self.pending.map_changed = false;
+        self.pending.side.clear();
+        self.pending.folders.clear();
+        disk.sync_dir(shared.home.dir.path()).doing("flush", shared.home.dir.path())?;
+        self.active.cut_indexes(position).map_err(of_reading)?;
+        self.remove_snapshots_above(end)?;
+        self.synced = end;
+        self.reload_producers(now)
+    }
+
+    /// Removes snapshots of offsets that the log does not reach.
+    pub(super) fn remove_snapshots_above(&self, end: Offset) -> Result<(), StorageError> {
+        let folder = self.folder();
+        let mut any = false;
+        for entry in self.disk().read_dir(folder).doing("list", folder)? {
+            if let Some((offset, Kind::Snapshot)) = layout::parse_file_name(&entry.name)
+                && offset > end
+            {
+                let path = folder.join(&entry.name);
+                self.disk().remove_file(&path).doing("remove", &path)?;
+                any = true;
+            }
+        }
+        if any {
+            self.disk().sync_dir(folder).doing("flush", folder)?;
+        }
+        Ok(())
+    }
+}
+
+/// Removes a segment's files, the batches last.
+fn remove_segment<D: Disk>(disk: &D, segment: &Segment<D>) -> Result<(), StorageError> {
+    for kind in [Kind::Snapshot, Kind::TxnIndex, Kind::TimeIndex, Kind::Index, Kind::Log] {
+        let path = segment.path(kind);
+        match disk.remove_file(&path) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                return Err(StorageError::io("remove", &path, error));
+            }
+            Ok(()) | Err(_) => {}
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,649 @@
+//! One segment: a file of batches and its two sparse indexes.
+//!
+//! The indexes of the segment that is being written are in the file as far as they were spilled, and in
+//! memory beyond. Those of an older segment are looked at when somebody first needs them: missing or
+//! impossible ones are built again from the batches. Nothing here trusts an index further than to begin
+//! looking somewhere; the batch found there must agree.
+
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
+
+use felix_protocol::batch::{BatchHeader, HEADER_BYTES};
+use felix_protocol::ids::{Offset, PartitionId};
+use parking_lot::Mutex;
+
+use crate::data_dir::DataDir;
+use crate::disk::{Disk, DiskFile, OpenMode, read_up_to, write_all_at};
+use crate::error::{Damaged, Doing, ReadError, StorageError};
+use crate::handles::Slot;
+use crate::index::{self, IndexEntry, OffsetEntry, TimeEntry};
+use crate::layout::{self, Kind};
+
+pub(crate) mod walk;
+
+use walk::{Broken, Walk};
+
+/// Index entries that are gathered in memory before they are written to the file together.
+const SPILL: usize = 512;
+
+/// Where a log lives.
+pub(crate) struct Home<D: Disk> {
+    pub dir: DataDir<D>,
+    pub folder: PathBuf,
+    pub partition: PartitionId,
+    /// `index.interval.bytes`, as it is now.
+    pub interval: AtomicU32,
+}
+
+pub(crate) struct Segment<D: Disk> {
+    home: Arc<Home<D>>,
+    base: Offset,
+    /// Bytes that readers may look at.
+    size: AtomicU64,
+    log: Arc<Slot<D::File>>,
+    offsets: Arc<Slot<D::File>>,
+    times: Arc<Slot<D::File>>,
+    indexes: Mutex<Indexes>,
+    /// Held while somebody checks or builds the indexes again.
+    repair: Mutex<()>,
+    /// Where sequential readers go on: relative offset and position, each in 32 bits.
+    hints: [AtomicU64; 4],
+    next_hint: AtomicUsize,
+}
+
+#[derive(Default)]
+struct Indexes {
+    /// What follows holds; otherwise the files were not looked at yet.
+    ready: bool,
+    /// The files were found wrong: build them, do not look at them.
+    distrusted: bool,
+    offsets_on_file: usize,
+    times_on_file: usize,
+    offsets: Vec<OffsetEntry>,
+    times: Vec<TimeEntry>,
+    /// The greatest timestamp, and the last offset of the first batch that has it.
+    max: Option<TimeEntry>,
+    /// The last timestamp that entered the time index.
+    indexed_time: Option<i64>,
+    /// Bytes of batches since the last entry.
+    since: u64,
+}
+
+impl Indexes {
+    /// Takes in a batch, in Kafka's way: an entry for the first batch after more than `interval` bytes.
+    fn add(&mut self, header: &BatchHeader, position: u64, interval: u32) {
+        let offset = header.last_offset();
+        if header.max_timestamp >= 0 && self.max.is_none_or(|max| header.max_timestamp > max.timestamp) {
+            self.max = Some(TimeEntry { timestamp: header.max_timestamp, offset });
+        }
+        if self.since > u64::from(interval)
+            && let Ok(position) = u32::try_from(position)
+        {
+            self.offsets.push(OffsetEntry { offset, position });
+            self.add_time();
+            self.since = 0;
+        }
+        self.since += header.bytes as u64;
+    }
+
+    fn add_time(&mut self) {
+        if let Some(max) = self.max
+            && self.indexed_time.is_none_or(|last| max.timestamp > last)
+        {
+            self.times.push(max);
+            self.indexed_time = Some(max.timestamp);
+        }
+    }
+}
+
+fn encoded<E: IndexEntry>(entries: &[E], base: Offset) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(entries.len() * E::BYTES);
+    for entry in entries {
+        entry.encode(base, &mut bytes);
+    }
+    bytes
+}
+
+impl<D: Disk> Segment<D> {
+    /// A segment whose indexes will be looked at when they are needed.
+    pub(crate) fn existing(home: Arc<Home<D>>, base: Offset, size: u64) -> Segment<D> {
+        Segment {
+            home,
+            base,
+            size: AtomicU64::new(size),
+            log: Slot::new(),
+            offsets: Slot::new(),
+            times: Slot::new(),
+            indexes: Mutex::new(Indexes::default()),
+            repair: Mutex::new(()),
+            hints: Default::default(),
+            next_hint: AtomicUsize::new(0),
+        }
+    }
+
+    /// Makes the file of an empty segment. A file of that name is a leftover without a batch: nothing at or
+    /// beyond the log end is ever ours.
+    pub(crate) fn create(
+        home: Arc<Home<D>>,
+        base: Offset,
+        reserve: Option<u64>,
+    ) -> Result<Segment<D>, StorageError> {
+        let segment = Segment::existing(home, base, 0);
+        let path = segment.path(Kind::Log);
+        let file = Arc::new(segment.disk().open(&path, OpenMode::Replace).doing("create", &path)?);
+        if let Some(bytes) = reserve {
+            // An optimisation only: where it is refused, blocks are found at the write.
+            let _ = file.reserve(bytes);
+        }
+        segment.home.dir.handles().put(&segment.log, file);
+        segment.start_empty_indexes();
+        Ok(segment)
+    }
+
+    /// Begins the indexes anew, in memory: the files are emptied at the first spill.
+    pub(crate) fn start_empty_indexes(&self) {
+        *self.indexes.lock() = Indexes { ready: true, ..Indexes::default() };
+        for kind in [Kind::Index, Kind::TimeIndex] {
+            // A leftover of an earlier segment of that name would be taken for ours.
+            let path = self.path(kind);
+            if self.disk().remove_file(&path).is_err() && self.disk().read_dir(&path).is_ok() {
+                let _ = self.disk().remove_dir_all(&path);
+            }
+        }
+        self.offsets.close();
+        self.times.close();
+    }
+
+    fn disk(&self) -> &D {
+        self.home.dir.disk()
+    }
+
+    /// Whether bytes read from the file have their CRC checked.
+    pub(crate) fn verifies(&self) -> bool {
+        self.home.dir.limits().verify_reads
+    }
+
+    fn interval(&self) -> u32 {
+        self.home.interval.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn base(&self) -> Offset {
+        self.base
+    }
+
+    pub(crate) fn size(&self) -> u64 {
+        self.size.load(Ordering::Acquire)
+    }
+
+    /// Lets readers see the file up to `size`.
+    pub(crate) fn publish(&self, size: u64) {
+        self.size.store(size, Ordering::Release);
+    }
+
+    pub(crate) fn path(&self, kind: Kind) -> PathBuf {
+        layout::file_path(&self.home.folder, self.base, kind)
+    }
+
+    /// The batches' file.
+    pub(crate) fn file(&self) -> io::Result<Arc<D::File>> {
+        if let Some(file) = self.log.opened() {
+            return Ok(file);
+        }
+        self.home.dir.handles().get(&self.log, self.disk(), &self.path(Kind::Log), OpenMode::Write)
+    }
+
+    /// The batches' file, if it is open.
+    pub(crate) fn file_nowait(&self) -> Option<Arc<D::File>> {
+        self.log.opened()
+    }
+
+    fn index_file(&self, kind: Kind, mode: OpenMode) -> io::Result<Arc<D::File>> {
+        let slot = if kind == Kind::Index { &self.offsets } else { &self.times };
+        self.home.dir.handles().get(slot, self.disk(), &self.path(kind), mode)
+    }
+
+    /// Closes the files; they open again when needed.
+    pub(crate) fn close_files(&self) {
+        self.log.close();
+        self.offsets.close();
+        self.times.close();
+    }
+
+    fn io_error(&self, kind: Kind, source: io::Error) -> ReadError {
+        if source.kind() == io::ErrorKind::WouldBlock {
+            return ReadError::WouldBlock;
+        }
+        ReadError::Io { path: self.path(kind), source }
+    }
+
+    /// An error of the batches' file.
+    pub(crate) fn log_error(&self, source: io::Error) -> ReadError {
+        self.io_error(Kind::Log, source)
+    }
+
+    pub(crate) fn damaged(&self, position: u64, offset: Offset, reason: String) -> Damaged {
+        Damaged { segment: self.path(Kind::Log), position, offset, promised: true, reason }
+    }
+
+    fn broken(&self, broken: Broken, offset: Offset) -> ReadError {
+        match broken {
+            Broken::Io(source) => self.log_error(source),
+            Broken::Batch { position, reason } => self.damaged(position, offset, reason).into(),
+        }
+    }
+
+    // ---- the writer's side ----
+
+    /// Takes a batch that was written at `position` into the indexes.
+    pub(crate) fn index(&self, header: &BatchHeader, position: u64) {
+        let interval = self.interval();
+        let due = {
+            let mut indexes = self.indexes.lock();
+            indexes.add(header, position, interval);
+            let gathered = indexes.offsets.len();
+            // A full disk must not be asked again at every batch.
+            gathered > 0 && gathered.is_multiple_of(SPILL) && indexes.since == header.bytes as u64
+        };
+        if due {
+            // What cannot be written stays in memory, and is written later or built again.
+            let _ = self.spill();
+        }
+    }
+
+    /// Writes gathered entries to the files; they stay in memory when that fails.
+    pub(crate) fn spill(&self) -> io::Result<()> {
+        let (offsets, times, offsets_at, times_at) = {
+            let indexes = self.indexes.lock();
+            (indexes.offsets.clone(), indexes.times.clone(), indexes.offsets_on_file, indexes.times_on_file)
+        };
+        if !offsets.is_empty() {
+            let file = self.index_file(Kind::Index, OpenMode::Create)?;
+            let at = offsets_at * OffsetEntry::BYTES;
+            write_all_at(&*file, &encoded(&offsets, self.base), at as u64)?;
+            let mut indexes = self.indexes.lock();
+            indexes.offsets_on_file += offsets.len();
+            indexes.offsets.clear();
+        }
+        if !times.is_empty() {
+            let file = self.index_file(Kind::TimeIndex, OpenMode::Create)?;
+            let at = times_at * TimeEntry::BYTES;
+            write_all_at(&*file, &encoded(&times, self.base), at as u64)?;
+            let mut indexes = self.indexes.lock();
+            indexes.times_on_file += times.len();
+            indexes.times.clear();
+        }
+        Ok(())
+    }
+
+    /// Completes the index files: the greatest timestamp is always in the time index of a segment that is no
+    /// longer written. Returns what must be flushed. Files that cannot be completed are removed, so that
+    /// nobody takes them for whole; the entries stay in memory.
+    pub(crate) fn complete_indexes(&self) -> Vec<(PathBuf, Arc<D::File>)> {
+        self.indexes.lock().add_time();
+        if self.spill().is_err() {
+            let mut indexes = self.indexes.lock();
+            indexes.ready = false;
+            indexes.distrusted = true;
+            for kind in [Kind::Index, Kind::TimeIndex] {
+                let _ = self.disk().remove_file(&self.path(kind));
+            }
+            self.offsets.close();
+            self.times.close();
+            return Vec::new();
+        }
+        let (any_offsets, any_times) = {
+            let mut indexes = self.indexes.lock();
+            indexes.offsets.shrink_to_fit();
+            indexes.times.shrink_to_fit();
+            (indexes.offsets_on_file > 0, indexes.times_on_file > 0)
+        };
+        [(Kind::Index, any_offsets), (Kind::TimeIndex, any_times)]
+            .into_iter()
+            .filter(|(_, any)| *any)
+            .filter_map(|(kind, _)| Some((self.path(kind), self.index_file(kind, OpenMode::Write).ok()?)))
+            .collect()
+    }
+
+    /// Entries in the larger of the two indexes, in bytes as the larger entry counts.
+    pub(crate) fn index_bytes(&self) -> u64 {
+        let indexes = self.indexes.lock();
+        let offsets = (indexes.offsets_on_file + indexes.offsets.len()) * OffsetEntry::BYTES;
+        let times = (indexes.times_on_file + indexes.times.len()) * TimeEntry::BYTES;
+        offsets.max(times) as u64
+    }
+
+    /// Cuts the indexes back to what lies before `size`.
+    pub(crate) fn cut_indexes(&self, size: u64) -> Result<(), ReadError> {
+        // The greatest timestamp may have gone with the cut, so the batches decide.
+        self.start_empty_indexes();
+        let file = self.file().map_err(|error| self.log_error(error))?;
+        let built = self.build(&*file, size, self.interval())?;
+        *self.indexes.lock() = built;
+        self.spill().map_err(|error| self.io_error(Kind::Index, error))
+    }
+
+    fn build(&self, file: &D::File, size: u64, interval: u32) -> Result<Indexes, ReadError> {
+        let mut indexes = Indexes { ready: true, ..Indexes::default() };
+        let mut walk = Walk::new(file, 0, size, self.base);
+        let mut next = self.base;
+        while let Some(step) = walk.next_header().map_err(|broken| self.broken(broken, next))? {
+            next = step.header.next_offset();
+            indexes.add(&step.header, step.position, interval);
+        }
+        Ok(indexes)
+    }
+
+    /// Adopts the index files of a segment that was closed properly and will be written again, given the
+    /// position up to which they are complete and the greatest timestamp up to there.
+    pub(crate) fn adopt_indexes(&self, offsets: usize, times: usize, max: Option<TimeEntry>) {
+        *self.indexes.lock() = Indexes {
+            ready: true,
+            offsets_on_file: offsets,
+            times_on_file: times,
+            max,
+            indexed_time: max.map(|max| max.timestamp),
+            ..Indexes::default()
+        };
+    }
+
+    /// Bytes since the last index entry, for [`Segment::adopt_indexes`].
+    pub(crate) fn adopt_since(&self, header: &BatchHeader) {
+        let mut indexes = self.indexes.lock();
+        indexes.since += header.bytes as u64;
+        if header.max_timestamp >= 0 && indexes.max.is_none_or(|max| header.max_timestamp > max.timestamp) {
+            indexes.max = Some(TimeEntry { timestamp: header.max_timestamp, offset: header.last_offset() });
+        }
+    }
+
+    // ---- the readers' side ----
+
+    /// Makes the indexes usable: looks at the files, and builds them again when they cannot be right.
+    fn ready(&self) -> Result<(), ReadError> {
+        if self.indexes.lock().ready {
+            return Ok(());
+        }
+        let _repair = self.repair.lock();
+        let distrusted = {
+            let indexes = self.indexes.lock();
+            if indexes.ready {
+                return Ok(());
+            }
+            indexes.distrusted
+        };
+        let size = self.size();
+        let log = self.file().map_err(|error| self.log_error(error))?;
+        if !distrusted && let Some(found) = self.look_at_files(&log, size)? {
+            *self.indexes.lock() = found;
+            return Ok(());
+        }
+        let interval = self.interval();
+        let mut built = self.build(&log, size, interval)?;
+        built.add_time();
+        let offsets = encoded(&built.offsets, self.base);
+        let times = encoded(&built.times, self.base);
+        self.offsets.close();
+        self.times.close();
+        let folder = &self.home.folder;
+        let written =
+            layout::write_durably(self.disk(), folder, &layout::file_name(self.base, Kind::Index), &offsets)
+                .and_then(|()| {
+                    layout::write_durably(
+                        self.disk(),
+                        folder,
+                        &layout::file_name(self.base, Kind::TimeIndex),
+                        &times,
+                    )
+                });
+        if written.is_ok() {
+            built.offsets_on_file = built.offsets.len();
+            built.times_on_file = built.times.len();
+            built.offsets = Vec::new();
+            built.times = Vec::new();
+        }
+        // Otherwise (a full disk, say) they serve from memory.
+        *self.indexes.lock() = built;
+        Ok(())
+    }
+
+    /// Both files as they are, or `None` when one of them is missing or cannot be right.
+    fn look_at_files(&self, log: &D::File, size: u64) -> Result<Option<Indexes>, ReadError> {
+        let Some((offsets, last_offset)) = self.last_entry::<OffsetEntry>(Kind::Index) else {
+            return Ok(None);
+        };
+        let Some((times, last_time)) = self.last_entry::<TimeEntry>(Kind::TimeIndex) else {
+            return Ok(None);
+        };
+        let (mut from, mut floor, mut skip) = (0, self.base, false);
+        if let Some(entry) = last_offset {
+            if !self.agrees(log, size, &entry)? {
+                return Ok(None);
+            }
+            (from, floor, skip) = (u64::from(entry.position), self.base, true);
+        }
+        // Were there batches behind the last entry that should have had one, then the file lost its end.
+        let mut walk = Walk::new(log, from, size, floor);
+        let mut since = 0;
+        let limit = u64::from(self.interval());
+        while let Some(step) = walk.next_header().map_err(|broken| self.broken(broken, floor))? {
+            if since > limit && !skip {
+                return Ok(None);
+            }
+            skip = false;
+            since += step.header.bytes as u64;
+            floor = step.header.next_offset();
+        }
+        if let Some(entry) = last_time {
+            let in_order = times < 2
+                || self
+                    .entry_at::<TimeEntry>(Kind::TimeIndex, times - 2)
+                    .is_some_and(|before| before.timestamp < entry.timestamp && before.offset < entry.offset);
+            if !in_order || !self.time_agrees(log, size, offsets, &entry)? {
+                return Ok(None);
+            }
+        } else if size > 0 {
+            // Right only if no record has a timestamp; the batches know.
+            return Ok(None);
+        }
+        Ok(Some(Indexes {
+            ready: true,
+            offsets_on_file: offsets,
+            times_on_file: times,
+            max: last_time,
+            indexed_time: last_time.map(|entry| entry.timestamp),
+            ..Indexes::default()
+        }))
+    }
+
+    /// Number of entries and the last of them; `None` when the file is missing, unreadable or of a length
+    /// that no index has.
+    pub(crate) fn last_entry<E: IndexEntry>(&self, kind: Kind) -> Option<(usize, Option<E>)> {
+        let file = self.index_file(kind, OpenMode::Write).ok()?;
+        let len = usize::try_from(file.len().ok()?).ok()?;
+        if len % E::BYTES != 0 {
+            return None;
+        }
+        let count = len / E::BYTES;
+        let last = if count > 0 { Some(self.entry_at::<E>(kind, count - 1)?) } else { None };
+        Some((count, last))
+    }
+
+    fn entry_at<E: IndexEntry>(&self, kind: Kind, at: usize) -> Option<E> {
+        let file = self.index_file(kind, OpenMode::Write).ok()?;
+        index::read_entries::<E, _>(&*file, self.base, at, at + 1).ok()?.first().copied()
+    }
+
+    /// The header of the batch at `position`, if one can begin there.
+    pub(crate) fn header_at(
+        &self,
+        log: &D::File,
+        size: u64,
+        position: u64,
+    ) -> Result<Option<BatchHeader>, ReadError> {
+        if position + HEADER_BYTES as u64 > size {
+            return Ok(None);
+        }
+        let bytes = read_up_to(log, HEADER_BYTES, position).map_err(|error| self.log_error(error))?;
+        Ok(BatchHeader::parse(&bytes).ok().filter(|header| {
+            walk::has_sound_offsets(header)
+                && header.base_offset >= self.base
+                && position + header.bytes as u64 <= size
+        }))
+    }
+
+    /// Whether the batch that an entry of the offset index names is there.
+    pub(crate) fn agrees(&self, log: &D::File, size: u64, entry: &OffsetEntry) -> Result<bool, ReadError> {
+        let header = self.header_at(log, size, u64::from(entry.position))?;
+        Ok(header.is_some_and(|header| header.last_offset() == entry.offset))
+    }
+
+    /// Whether the batch that an entry of the time index names has that timestamp.
+    fn time_agrees(
+        &self,
+        log: &D::File,
+        size: u64,
+        offsets: usize,
+        entry: &TimeEntry,
+    ) -> Result<bool, ReadError> {
+        let file = self.index_file(Kind::Index, OpenMode::Write);
+        let from = match file {
+            Ok(file) if offsets > 0 => {
+                index::last_where(&*file, self.base, offsets, |at: &OffsetEntry| at.offset <= entry.offset)
+                    .map_err(|error| self.io_error(Kind::Index, error))?
+                    .map_or(0, |at| u64::from(at.position))
+            }
+            _ => 0,
+        };
+        let mut walk = Walk::new(log, from, size, self.base);
+        loop {
+            match walk.next_header() {
+                Ok(Some(step)) if step.header.last_offset() < entry.offset => {}
+                Ok(Some(step)) => {
+                    return Ok(step.header.last_offset() == entry.offset
+                        && step.header.max_timestamp == entry.timestamp);
+                }
+                Ok(None) | Err(Broken::Batch { .. }) => return Ok(false),
+                Err(Broken::Io(error)) => return Err(self.log_error(error)),
+            }
+        }
+    }
+
+    /// A position at which a batch begins, at or before the batch that contains `offset`; as near as the
+    /// index knows.
+    pub(crate) fn position_for(&self, offset: Offset) -> Result<u64, ReadError> {
+        self.ready()?;
+        let on_file = {
+            let indexes = self.indexes.lock();
+            let at = indexes.offsets.partition_point(|entry| entry.offset <= offset);
+            if at > 0 {
+                return Ok(u64::from(indexes.offsets[at - 1].position));
+            }
+            indexes.offsets_on_file
+        };
+        if on_file == 0 {
+            return Ok(0);
+        }
+        let file = self
+            .index_file(Kind::Index, OpenMode::Write)
+            .map_err(|error| self.io_error(Kind::Index, error))?;
+        let entry =
+            index::last_where(&*file, self.base, on_file, |entry: &OffsetEntry| entry.offset <= offset)
+                .map_err(|error| self.io_error(Kind::Index, error))?;
+        let Some(entry) = entry else { return Ok(0) };
+        let log = self.file().map_err(|error| self.log_error(error))?;
+        if self.agrees(&log, self.size(), &entry)? {
+            Ok(u64::from(entry.position))
+        } else {
+            self.distrust();
+            Ok(0)
+        }
+    }
+
+    /// The same from what is in memory; `None` when the file would have to be read.
+    pub(crate) fn position_nowait(&self, offset: Offset) -> Option<u64> {
+        let indexes = self.indexes.lock();
+        if !indexes.ready {
+            return None;
+        }
+        match indexes.offsets.partition_point(|entry| entry.offset <= offset) {
+            0 if indexes.offsets_on_file == 0 => Some(0),
+            0 => None,
+            at => Some(u64::from(indexes.offsets[at - 1].position)),
+        }
+    }
+
+    /// The index files say what is not so: build them again before the next use. The files of the segment
+    /// that is being written are complemented by memory and are left alone.
+    fn distrust(&self) {
+        let mut indexes = self.indexes.lock();
+        if indexes.offsets.is_empty() && indexes.times.is_empty() {
+            indexes.ready = false;
+            indexes.distrusted = true;
+        }
+    }
+
+    /// The greatest timestamp in the segment, and the last offset of the first batch that has it.
+    pub(crate) fn max_timestamp(&self) -> Result<Option<TimeEntry>, ReadError> {
+        self.ready()?;
+        Ok(self.indexes.lock().max)
+    }
+
+    /// A position before which every record's timestamp is below `timestamp`.
+    pub(crate) fn position_for_time(&self, timestamp: i64) -> Result<u64, ReadError> {
+        self.ready()?;
+        let (gathered, on_file, offsets) = {
+            let indexes = self.indexes.lock();
+            let at = indexes.times.partition_point(|entry| entry.timestamp <= timestamp);
+            let gathered = at.checked_sub(1).map(|at| indexes.times[at]);
+            (gathered, indexes.times_on_file, indexes.offsets_on_file)
+        };
+        if let Some(entry) = gathered {
+            return self.position_for(entry.offset);
+        }
+        if on_file == 0 {
+            return Ok(0);
+        }
+        let file = self
+            .index_file(Kind::TimeIndex, OpenMode::Write)
+            .map_err(|error| self.io_error(Kind::TimeIndex, error))?;
+        let entry =
+            index::last_where(&*file, self.base, on_file, |entry: &TimeEntry| entry.timestamp <= timestamp)
+                .map_err(|error| self.io_error(Kind::TimeIndex, error))?;
+        let Some(entry) = entry else { return Ok(0) };
+        let log = self.file().map_err(|error| self.log_error(error))?;
+        if self.time_agrees(&log, self.size(), offsets, &entry)? {
+            self.position_for(entry.offset)
+        } else {
+            self.distrust();
+            Ok(0)
+        }
+    }
+
+    /// Where an earlier read that ended before `offset` left off.
+    pub(crate) fn hint(&self, offset: Offset) -> Option<u64> {
+        let wanted = u32::try_from(offset - self.base).ok()?;
+        self.hints.iter().find_map(|hint| {
+            let hint = hint.load(Ordering::Relaxed);
+            let position = hint & u64::from(u32::MAX);
+            (hint >> 32 == u64::from(wanted) && position > 0).then_some(position)
+        })
+    }
+
+    /// Remembers that the batch at `position` is the first at or behind `offset`.
+    pub(crate) fn set_hint(&self, offset: Offset, position: u64) {
+        let (Ok(relative), Ok(position)) = (u32::try_from(offset - self.base), u32::try_from(position))
+        else {
+            return;
+        };
+        let at = self.next_hint.fetch_add(1, Ordering::Relaxed) % self.hints.len();
+        self.hints[at].store(u64::from(relative) << 32 | u64::from(position), Ordering::Relaxed);
+    }
+
+    /// Forgets where readers were: the file was cut.
+    pub(crate) fn clear_hints(&self) {
+        for hint in &self.hints {
+            hint.store(0, Ordering::Relaxed);
+        }
+    }
+}

@@ -13,7 +13,6 @@ const FRAME_LIMIT: usize = 64 << 20;
 
 /// API keys by name, as far as cases use them.
 pub mod key {
-    #![expect(missing_docs, reason = "Kafka's names say it all")]
     pub const PRODUCE: i16 = 0;
     pub const FETCH: i16 = 1;
     pub const LIST_OFFSETS: i16 = 2;

@@ -15,7 +15,9 @@ mod flusher;
 mod handle;
 mod lane;
 mod led;
+mod reconcile;
 mod report;
+mod settings;
 mod upkeep;
 mod wait;
 
@@ -24,6 +26,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
+use felix_control::agent::Agent;
 use felix_partition::Copy;
 use felix_partition::append::{AppendError, Appended};
 use felix_partition::opening::Opener;
@@ -41,10 +44,12 @@ use crate::tasks;
 use flusher::ToFlush;
 use lane::{Lane, LaneContext, LaneSender, Message};
 use led::Led;
-use report::{Questions, Reporter};
+use report::ControlStore;
 use upkeep::Upkeep;
 
+pub use flusher::Flushes;
 pub use handle::{Answer, PartitionHandle};
+pub use reconcile::{Following, follow};
 pub use wait::{FetchWait, Isolation, Registration, TooManyWaits};
 
 /// Whom a lane answers.
@@ -71,7 +76,7 @@ pub struct Setup {
     /// This broker.
     pub broker: BrokerId,
     /// The session's lease.
-    pub lease: Arc<Lease>,
+    pub lease: Lease,
     /// The clock.
     pub clock: SystemClock,
     /// How many lanes.
@@ -101,26 +106,30 @@ pub struct Partitions {
     led: Arc<Led>,
     lanes: Vec<LaneSender>,
     upkeep: Upkeep,
+    flushes: Arc<flusher::Counters>,
     opener: Opener<OsDisk, SystemClock>,
     threads: Mutex<Vec<Thread>>,
 }
 
 impl Partitions {
-    /// Starts the threads. No partition is open yet; the questions of the lanes to the control store come
-    /// out of the second value.
-    pub fn start(setup: Setup) -> Result<(Arc<Partitions>, Questions), StartError> {
+    /// Starts the threads. No partition is open yet.
+    pub fn start(setup: Setup, agent: &Agent) -> Result<Arc<Partitions>, StartError> {
+        Partitions::start_with(setup, Arc::new(agent.clone()))
+    }
+
+    fn start_with(setup: Setup, control: Arc<dyn ControlStore>) -> Result<Arc<Partitions>, StartError> {
         let flusher = Arc::new(Flusher::new(&setup.dir, setup.flush_mode)?);
-        let led = Arc::new(Led::new(setup.broker, Arc::clone(&setup.lease)));
-        let (reporter, questions) = Reporter::new();
+        let led = Arc::new(Led::new(setup.broker, setup.lease.clone()));
         let (upkeep, keeper) = Upkeep::new(Arc::clone(&setup.replicas), setup.clock, setup.retain_every);
         let mut threads = vec![tasks::thread("felix-upkeep", keeper)?];
-        let to_flush = start_flushers(&setup, &flusher, &mut threads)?;
+        let flushes = Arc::<flusher::Counters>::default();
+        let to_flush = start_flushers(&setup, &flusher, &flushes, &mut threads)?;
         let mut lanes = Vec::new();
         for number in 0..setup.lanes.max(1) {
             let context = LaneContext {
                 clock: setup.clock,
                 led: Arc::clone(&led),
-                reporter: reporter.clone(),
+                control: Arc::clone(&control),
                 flusher: to_flush.clone(),
                 upkeep: upkeep.clone(),
             };
@@ -136,8 +145,9 @@ impl Partitions {
             lease: setup.lease,
             clock: setup.clock,
         };
-        let partitions = Partitions { led, lanes, upkeep, opener, threads: Mutex::new(threads) };
-        Ok((Arc::new(partitions), questions))
+        let threads = Mutex::new(threads);
+        let partitions = Partitions { led, lanes, upkeep, flushes, opener, threads };
+        Ok(Arc::new(partitions))
     }
 
     /// The partition's current tenure on this broker; `None` where it does not lead.
@@ -168,6 +178,11 @@ impl Partitions {
     /// Holds a value once a flush failed: the process must resign and exit, and never retry.
     pub fn fatal(&self) -> watch::Receiver<Option<FlushError>> {
         self.led.fatal_watch()
+    }
+
+    /// How often the disk was waited for.
+    pub fn flushes(&self) -> Flushes {
+        self.flushes.read()
     }
 
     /// Looks at retention this often from now on.
@@ -224,14 +239,18 @@ impl Partitions {
 fn start_flushers(
     setup: &Setup,
     flusher: &Arc<Flusher<OsDisk>>,
+    flushes: &Arc<flusher::Counters>,
     threads: &mut Vec<Thread>,
 ) -> io::Result<crossbeam_channel::Sender<ToFlush>> {
     let (sender, queue) = flusher::queue();
     let count = setup.flushers.max(1);
     for number in 0..count {
-        let (queue, flusher) = (queue.clone(), Arc::clone(flusher));
-        let body = move || flusher::run(&queue, &flusher, count);
+        let (queue, flusher, flushes) = (queue.clone(), Arc::clone(flusher), Arc::clone(flushes));
+        let body = move || flusher::run(&queue, &flusher, &flushes, count);
         threads.push(tasks::thread(&format!("felix-flush-{number}"), body)?);
     }
     Ok(sender)
 }
+
+#[cfg(test)]
+mod tests;

@@ -113,6 +113,11 @@ impl<D: Disk> DataDir<D> {
             .collect())
     }
 
+    /// Gives up a copy without opening its log: renames its folder away, durably.
+    pub fn discard(&self, partition: &PartitionId) -> Result<Deleted<D>, StorageError> {
+        crate::log::delete_folder(self, &self.folder(partition))
+    }
+
     /// The folder of one partition's copy.
     pub fn folder(&self, partition: &PartitionId) -> PathBuf {
         self.inner.path.join(partition.to_string())

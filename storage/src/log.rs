@@ -35,6 +35,8 @@ mod retention;
 mod roll;
 mod truncate;
 
+pub(crate) use retention::delete_folder;
+
 #[cfg(test)]
 mod tests;
 

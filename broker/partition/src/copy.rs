@@ -42,7 +42,7 @@ const LEAST_WAIT: Duration = Duration::from_millis(250);
 pub struct Copy<D: Disk, C: Clock, W> {
     pub(crate) id: PartitionId,
     pub(crate) log: Log<D>,
-    pub(crate) lease: Arc<Lease>,
+    pub(crate) lease: Lease,
     pub(crate) clock: C,
     /// The tenure's machine; `None` while this broker does not lead. One that ended stays until the next.
     pub(crate) leader: Option<Leader>,
@@ -66,7 +66,7 @@ impl<D: Disk, C: Clock, W> Copy<D, C, W> {
         own: Pair,
         row: Replica,
         config: Arc<PartitionConfig>,
-        lease: Arc<Lease>,
+        lease: Lease,
         clock: C,
     ) -> Self {
         let mark = row.mark.clamp(log.start(), log.end());
@@ -373,19 +373,25 @@ impl<D: Disk, C: Clock, W> Copy<D, C, W> {
         self.step(|_| Some(Event::Tick), ports);
     }
 
-    /// New settings, from the next write on. A weaker flush policy must not be given before the row's
-    /// `unsynced` bit is durable ([`Copy::may_count_unsynced`]).
-    pub fn configure(&mut self, config: Arc<PartitionConfig>, ports: &mut impl Ports<Writer = W>) {
+    /// New settings, from the next write on. Refused (false) if they count bytes that no flush covers while
+    /// the table of copies does not say so durably: note [`Copy::row_counting_unsynced`] first.
+    pub fn configure(&mut self, config: Arc<PartitionConfig>, ports: &mut impl Ports<Writer = W>) -> bool {
+        if config.flush.counts_unsynced() && !self.row.unsynced {
+            return false;
+        }
         self.log.set_config(config.log.clone());
         let need = config.need;
         self.config = config;
         self.step(|_| Some(Event::Need(need)), ports);
         self.settle(ports);
+        true
     }
 
-    /// The row's `unsynced` bit is durable.
-    pub fn may_count_unsynced(&mut self) {
+    /// The row that says that unsynced bytes may be counted. Every later row says so too; the settings that
+    /// count them may be given once this one is durable.
+    pub fn row_counting_unsynced(&mut self) -> Replica {
         self.row.unsynced = true;
+        self.row()
     }
 
     /// Whether no writer waits for a word and no flush is under way.

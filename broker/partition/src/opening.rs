@@ -76,7 +76,7 @@ pub struct Opener<D: Disk, C: Clock + Clone> {
     /// This broker.
     pub broker: BrokerId,
     /// The session's lease.
-    pub lease: Arc<Lease>,
+    pub lease: Lease,
     /// The clock.
     pub clock: C,
 }
@@ -199,9 +199,24 @@ impl<D: Disk, C: Clock + Clone> Opener<D, C> {
         let config = request.config.log.clone();
         match Log::open(&self.dir, request.partition, config, recovered, self.clock.wall()) {
             Ok((log, report)) => Ok((log, row, report)),
+            // A crash came between the row and the folder; nothing was acknowledged from it.
+            Err(StorageError::Missing(_)) if request.named.is_none() => self.create_again(request),
             Err(StorageError::Missing(_)) => Err(self.lost(request, row)),
             Err(StorageError::Damaged(damage)) if !damage.promised => Err(self.doubted(request, row)),
             Err(error) => Err(Outcome::Failed(error)),
+        }
+    }
+
+    fn create_again<W>(
+        &self,
+        request: &OpenRequest,
+    ) -> Result<(Log<D>, Replica, LoadReport), Outcome<D, C, W>> {
+        match self.create(request)? {
+            Accepted::Created(log, row, ticket) => {
+                self.replicas.commit(ticket).map_err(Outcome::Failed)?;
+                Ok((log, row, LoadReport::default()))
+            }
+            Accepted::Existing(..) => Err(Outcome::Failed(StorageError::Poisoned)),
         }
     }
 
@@ -263,7 +278,7 @@ impl<D: Disk, C: Clock + Clone> Opener<D, C> {
         // Everything is flushed now; what an earlier policy counted is not in doubt any more.
         row.unsynced = request.config.flush.counts_unsynced();
         let own = Pair { broker: self.broker, log: row.log_id };
-        let (config, lease) = (Arc::clone(&request.config), Arc::clone(&self.lease));
+        let (config, lease) = (Arc::clone(&request.config), self.lease.clone());
         Copy::new(log, own, row, config, lease, self.clock.clone())
     }
 }

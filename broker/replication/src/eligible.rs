@@ -49,8 +49,10 @@ pub enum Last {
 /// What the partition's key says, as far as a leader needs it.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct KeyState {
-    /// The revision this was read at.
+    /// The revision of the partition's key.
     pub revision: Revision,
+    /// The revision of its topic's key, read at the same time.
+    pub topic: Revision,
     /// The eligible set.
     pub eligible: BTreeSet<Pair>,
     /// The newest leader that opened.
@@ -62,8 +64,11 @@ pub struct KeyState {
 pub struct Report {
     /// Tells its answer from others'. Rises within a tenure.
     pub number: u64,
-    /// The revision the leader last learned: the compare. Nobody substitutes one read later (C1).
+    /// The revision of the partition's key that the leader last learned: a compare. Nobody substitutes one
+    /// read later (C1).
     pub revision: Revision,
+    /// The same of its topic's key: the other compare.
+    pub topic: Revision,
     /// The set it proposes.
     pub eligible: BTreeSet<Pair>,
     /// What it proposes as the newest leader that opened.
@@ -74,7 +79,7 @@ pub struct Report {
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Eligible {
     known: KeyState,
-    /// Invariant: each was sent on `known.revision`; older ones cannot land any more.
+    /// Invariant: each was sent on the two revisions that are known; older ones cannot land any more.
     in_flight: Vec<Report>,
     next_number: u64,
 }
@@ -117,7 +122,8 @@ impl Eligible {
         if let Some(report) = self.in_flight.iter().find(same) {
             return report.clone();
         }
-        let report = Report { number: self.next_number, revision: self.known.revision, eligible, last };
+        let KeyState { revision, topic, .. } = self.known;
+        let report = Report { number: self.next_number, revision, topic, eligible, last };
         self.next_number += 1;
         self.in_flight.push(report.clone());
         report
@@ -130,14 +136,17 @@ impl Eligible {
             return false;
         };
         let report = self.in_flight.swap_remove(at);
-        self.known = KeyState { revision, eligible: report.eligible, last: report.last };
+        let Report { topic, eligible, last, .. } = report;
+        self.known = KeyState { revision, topic, eligible, last };
         self.in_flight.clear();
         true
     }
 
-    /// A linearizable read (or a refused compare, which carries one) showed the key.
+    /// A linearizable read (or a refused compare, which carries one) showed the two keys. A newer revision of
+    /// either makes every compare of an older report fail.
     pub fn observed(&mut self, key: KeyState) -> Learned {
-        if key.revision <= self.known.revision {
+        let known = (self.known.revision, self.known.topic);
+        if key.revision < known.0 || key.topic < known.1 || (key.revision, key.topic) == known {
             return Learned::Nothing;
         }
         self.known = key;
@@ -172,6 +181,7 @@ mod tests {
     fn key(revision: u64, eligible: &[Pair]) -> KeyState {
         KeyState {
             revision: Revision(revision),
+            topic: Revision(1),
             eligible: eligible.iter().copied().collect(),
             last: Last::Never,
         }
@@ -197,6 +207,18 @@ mod tests {
         assert_eq!(eligible.maximal(), set(&[b]));
         assert!(!eligible.landed(third.number, Revision(8)), "an answer about the past changes nothing");
         assert_eq!(eligible.known(), &key(9, &[b]));
+    }
+
+    #[test]
+    fn a_newer_topic_key_kills_reports_too() {
+        let mut eligible = Eligible::new(key(7, &[]));
+        let first = eligible.propose(set(&[pair(2, 1)]), Last::Never);
+        let edited = KeyState { topic: Revision(9), ..key(7, &[]) };
+        assert_eq!(eligible.observed(edited), Learned::Newer);
+        assert_eq!(eligible.maximal(), set(&[]));
+        let again = eligible.propose(set(&[pair(2, 1)]), Last::Never);
+        assert_eq!((first.topic, again.topic), (Revision(1), Revision(9)));
+        assert_eq!(eligible.observed(key(8, &[])), Learned::Nothing, "a read from before the edit");
     }
 
     #[test]

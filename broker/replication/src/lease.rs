@@ -12,6 +12,7 @@
 //!
 //! The anchor is the instant *before sending*: a slow answer eats the holder's own time, never the waiter's.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -22,24 +23,30 @@ const ENDED: u64 = 0;
 /// Registered, but nothing was confirmed yet. Before every time point, so it permits nothing.
 const UNCONFIRMED: u64 = 1;
 
-/// One session's lease, as its holder sees it.
+/// One session's lease, as its holder sees it. Clones share it.
 ///
 /// Invariant: the end only moves forward, until the lease is ended for good; then it permits nothing.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Lease {
-    ends_at: AtomicU64,
+    ends_at: Arc<AtomicU64>,
 }
 
 impl Lease {
     /// A session whose first beat is not confirmed.
-    pub const fn unconfirmed() -> Lease {
-        Lease { ends_at: AtomicU64::new(UNCONFIRMED) }
+    pub fn unconfirmed() -> Lease {
+        Lease::shared(Arc::new(AtomicU64::new(UNCONFIRMED)))
+    }
+
+    /// A lease whose end somebody else keeps, in nanoseconds of the same clock: zero once it is over for good,
+    /// [`MonoTime::NEVER`] while nothing but the end of the process can end it.
+    pub fn shared(ends_at: Arc<AtomicU64>) -> Lease {
+        Lease { ends_at }
     }
 
     /// The embedded control store's lease is the lock on its directory: held while the process lives, so no
     /// beat and no clock can end it. [`Lease::end`] still does.
-    pub const fn of_lock() -> Lease {
-        Lease { ends_at: AtomicU64::new(MonoTime::NEVER.0) }
+    pub fn of_lock() -> Lease {
+        Lease::shared(Arc::new(AtomicU64::new(MonoTime::NEVER.0)))
     }
 
     /// A renewal that was *sent* at `sent_at` has been confirmed, for `length`, of which the holder gives

@@ -3,7 +3,7 @@
 //! Group commit needs no timer: while one pass waits for the disk, everything written meanwhile gathers, and
 //! the next pass makes all of it durable. One log has at most one job under way.
 
-use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use crossbeam_channel::{Receiver, Sender};
 use felix_protocol::ids::{Offset, PartitionId};
@@ -33,8 +33,30 @@ pub(super) fn queue() -> (Sender<ToFlush>, Receiver<ToFlush>) {
     crossbeam_channel::unbounded()
 }
 
+/// What flushers have done since the start.
+#[derive(Debug, Default)]
+pub(super) struct Counters {
+    passes: AtomicU64,
+    logs: AtomicU64,
+}
+
+/// How many flushes there were.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Flushes {
+    /// Waits for the disk, each for one or more logs.
+    pub passes: u64,
+    /// Logs made durable, counted each time.
+    pub logs: u64,
+}
+
+impl Counters {
+    pub(super) fn read(&self) -> Flushes {
+        Flushes { passes: self.passes.load(Ordering::Relaxed), logs: self.logs.load(Ordering::Relaxed) }
+    }
+}
+
 /// Runs one flusher thread until every lane is gone. `threads` of them share the queue.
-pub(super) fn run(queue: &Receiver<ToFlush>, flusher: &Arc<Flusher<OsDisk>>, threads: usize) {
+pub(super) fn run(queue: &Receiver<ToFlush>, flusher: &Flusher<OsDisk>, counters: &Counters, threads: usize) {
     while let Ok(first) = queue.recv() {
         let share = share(queue.len() + 1, threads);
         let mut lanes = vec![(first.lane, first.partition)];
@@ -45,6 +67,8 @@ pub(super) fn run(queue: &Receiver<ToFlush>, flusher: &Arc<Flusher<OsDisk>>, thr
             lanes.push((next.lane, next.partition));
             jobs.push(next.job);
         }
+        counters.passes.fetch_add(1, Ordering::Relaxed);
+        counters.logs.fetch_add(jobs.len() as u64, Ordering::Relaxed);
         let outcomes = flusher.run(jobs);
         report(lanes, outcomes);
     }

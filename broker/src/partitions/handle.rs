@@ -37,7 +37,7 @@ pub(super) struct Tenure {
     pub(super) reader: LogReader<OsDisk>,
     pub(super) waits: Arc<Waits>,
     pub(super) lane: LaneSender,
-    pub(super) lease: Arc<Lease>,
+    pub(super) lease: Lease,
     pub(super) clock: SystemClock,
 }
 

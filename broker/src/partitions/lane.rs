@@ -15,6 +15,7 @@ use std::time::Duration;
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender};
 use felix_partition::actions::Ports;
 use felix_partition::append::{AppendError, Appended};
+use felix_partition::config::PartitionConfig;
 use felix_partition::copy::DeleteRecordsError;
 use felix_protocol::ids::{Generation, PartitionId};
 use felix_protocol::time::{Clock, MonoTime};
@@ -26,7 +27,7 @@ use crate::clock::SystemClock;
 use crate::partitions::flusher::{Flushed, ToFlush};
 use crate::partitions::handle::{PartitionHandle, Tenure};
 use crate::partitions::led::Led;
-use crate::partitions::report::{Asked, Reporter};
+use crate::partitions::report::ControlStore;
 use crate::partitions::upkeep::Upkeep;
 use crate::partitions::wait::Waits;
 use crate::partitions::{LaneCopy, Writer};
@@ -62,7 +63,7 @@ struct Slot {
 struct LanePorts<'a> {
     lane: &'a LaneSender,
     waits: &'a Waits,
-    reporter: &'a Reporter,
+    control: &'a dyn ControlStore,
 }
 
 impl Ports for LanePorts<'_> {
@@ -74,11 +75,15 @@ impl Ports for LanePorts<'_> {
     }
 
     fn report(&mut self, partition: PartitionId, generation: Generation, report: Report) {
-        self.reporter.ask(self.lane, partition, generation, Asked::Report(report));
+        let (lane, number) = (self.lane.clone(), report.number);
+        let then = move |answer| lane.send(Message::ReportAnswered { partition, generation, number, answer });
+        self.control.report(partition, generation, report, Box::new(then));
     }
 
     fn read_key(&mut self, partition: PartitionId, generation: Generation) {
-        self.reporter.ask(self.lane, partition, generation, Asked::Read);
+        let lane = self.lane.clone();
+        let then = move |key| lane.send(Message::KeyRead { partition, generation, key });
+        self.control.read_key(partition, Box::new(then));
     }
 
     fn opened(&mut self, _partition: PartitionId, _generation: Generation) {}
@@ -96,7 +101,7 @@ impl Ports for LanePorts<'_> {
 pub(super) struct LaneContext {
     pub(super) clock: SystemClock,
     pub(super) led: Arc<Led>,
-    pub(super) reporter: Reporter,
+    pub(super) control: Arc<dyn ControlStore>,
     pub(super) flusher: Sender<ToFlush>,
     pub(super) upkeep: Upkeep,
 }
@@ -221,19 +226,14 @@ impl Lane {
                 self.publish(&partition);
             }
             Message::End { partition, generation } => self.end(partition, generation),
-            Message::Configure { partition, config, unsynced_noted } => {
-                self.work(&partition, |copy, ports| {
-                    if unsynced_noted {
-                        copy.may_count_unsynced();
-                    }
-                    copy.configure(config, ports);
-                });
-            }
+            Message::Configure { partition, config } => self.configure(partition, config),
             Message::Delete { partition, answer } => self.delete(partition, &answer),
             Message::Retain => {
                 self.retaining = self.slots.keys().copied().collect::<BTreeSet<_>>().into_iter().collect()
             }
             Message::CollectRows => self.collect_rows(),
+            #[cfg(test)]
+            Message::Break { partition } => self.work(&partition, |_, _| panic!("on purpose")),
             Message::Stop { answer } => {
                 let deadline = self.context.clock.now().after(STOP_WITHIN);
                 self.stopping = Some(Stopping { answer, deadline });
@@ -245,7 +245,7 @@ impl Lane {
     fn work(&mut self, partition: &PartitionId, body: impl FnOnce(&mut LaneCopy, &mut LanePorts<'_>)) {
         let Some(slot) = self.slots.get_mut(partition) else { return };
         let mut ports =
-            LanePorts { lane: &self.sender, waits: &slot.waits, reporter: &self.context.reporter };
+            LanePorts { lane: &self.sender, waits: &slot.waits, control: self.context.control.as_ref() };
         let copy = &mut slot.copy;
         let outcome = std::panic::catch_unwind(AssertUnwindSafe(|| body(copy, &mut ports)));
         if !slot.touched {
@@ -261,7 +261,7 @@ impl Lane {
     fn halt(&mut self, partition: &PartitionId, reason: HaltReason) {
         let Some(slot) = self.slots.get_mut(partition) else { return };
         let mut ports =
-            LanePorts { lane: &self.sender, waits: &slot.waits, reporter: &self.context.reporter };
+            LanePorts { lane: &self.sender, waits: &slot.waits, control: self.context.control.as_ref() };
         let copy = &mut slot.copy;
         let halted = std::panic::catch_unwind(AssertUnwindSafe(|| copy.halt(reason, &mut ports)));
         let generation = slot.copy.published().generation();
@@ -303,7 +303,7 @@ impl Lane {
             reader: slot.copy.reader(),
             waits: Arc::clone(&slot.waits),
             lane: self.sender.clone(),
-            lease: Arc::clone(&self.context.led.lease),
+            lease: self.context.led.lease.clone(),
             clock: self.context.clock,
         };
         self.context.led.insert(PartitionHandle { shared: Arc::new(tenure) });
@@ -326,6 +326,25 @@ impl Lane {
             if outcome.is_err() {
                 self.halt(&partition, HaltReason::Storage);
             }
+        }
+    }
+
+    fn configure(&mut self, partition: PartitionId, config: Arc<PartitionConfig>) {
+        let mut first = None;
+        self.work(&partition, |copy, ports| {
+            if !copy.configure(Arc::clone(&config), ports) {
+                first = Some(copy.row_counting_unsynced());
+            }
+        });
+        if let Some(row) = first {
+            // Again, once the table says durably that bytes without a flush are counted here.
+            let lane = self.sender.clone();
+            self.context.upkeep.note_row_then(partition, row, move |noted| match noted {
+                Ok(()) => lane.send(Message::Configure { partition, config }),
+                Err(error) => {
+                    tracing::warn!(%partition, %error, "a partition keeps its stricter flush policy");
+                }
+            });
         }
     }
 
@@ -358,7 +377,7 @@ impl Lane {
     fn delete(&mut self, partition: PartitionId, answer: &Sender<message::DeletedCopy>) {
         let deleted = self.forget(&partition).map(|slot| {
             let mut ports =
-                LanePorts { lane: &self.sender, waits: &slot.waits, reporter: &self.context.reporter };
+                LanePorts { lane: &self.sender, waits: &slot.waits, control: self.context.control.as_ref() };
             slot.copy.delete(&mut ports)
         });
         // The reconciler waits for this; if it is gone, the broker stops and the next start deletes again.
@@ -491,7 +510,7 @@ impl Lane {
                 continue;
             }
             let mut ports =
-                LanePorts { lane: &self.sender, waits: &slot.waits, reporter: &self.context.reporter };
+                LanePorts { lane: &self.sender, waits: &slot.waits, control: self.context.control.as_ref() };
             let Slot { copy, .. } = slot;
             match std::panic::catch_unwind(AssertUnwindSafe(|| copy.close(&mut ports))) {
                 Ok(Ok(closing)) => closed.push(closing),

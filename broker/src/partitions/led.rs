@@ -1,7 +1,6 @@
 //! Which partitions this broker leads: what the lanes publish, and everyone else looks up.
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::Arc;
 
 use felix_protocol::ids::{BrokerId, Generation, Offset, PartitionId};
 use felix_replication::halted::{HaltReason, Halted};
@@ -16,7 +15,7 @@ use crate::partitions::handle::PartitionHandle;
 pub(crate) struct Led {
     node: BrokerId,
     /// The session's lease, shared by every tenure.
-    pub(super) lease: Arc<Lease>,
+    pub(super) lease: Lease,
     handles: RwLock<HashMap<PartitionId, PartitionHandle>>,
     halted: Mutex<BTreeMap<PartitionId, Halted>>,
     /// Counts changes of `handles`.
@@ -26,7 +25,7 @@ pub(crate) struct Led {
 }
 
 impl Led {
-    pub(super) fn new(node: BrokerId, lease: Arc<Lease>) -> Led {
+    pub(super) fn new(node: BrokerId, lease: Lease) -> Led {
         Led {
             node,
             lease,

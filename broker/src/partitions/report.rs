@@ -1,65 +1,102 @@
 //! The lanes' way to the control store: reports and reads go out here, answers come back as messages.
 
+use std::collections::BTreeSet;
+
+use felix_cluster::eligible as lawful;
+use felix_cluster::state as stored;
+use felix_cluster::view::{Learned, View};
+use felix_control::agent::{Agent, ReportError};
 use felix_protocol::ids::{Generation, PartitionId};
-use felix_replication::eligible::{KeyState, Report};
+use felix_replication::eligible::{KeyState, Last, Pair, Report, Revision};
 use felix_replication::event::ReportAnswer;
-use tokio::sync::mpsc;
 
-use crate::partitions::lane::{LaneSender, Message};
+/// Called once with what came back; must not wait.
+pub(crate) type Then<T> = Box<dyn FnOnce(T) + Send>;
 
-/// What is asked of the control store.
-pub(crate) enum Asked {
+/// What lanes ask of the control store. Neither call waits.
+pub(crate) trait ControlStore: Send + Sync {
     /// A compare-and-set on the partition's key.
-    Report(Report),
-    /// A linearizable read of it.
-    Read,
-}
-
-/// One question, with whom to answer.
-pub(crate) struct Question {
-    pub(crate) partition: PartitionId,
-    pub(crate) generation: Generation,
-    pub(crate) asked: Asked,
-    lane: LaneSender,
-}
-
-impl Question {
-    /// Answers a report.
-    pub(crate) fn answer_report(&self, number: u64, answer: ReportAnswer) {
-        let (partition, generation) = (self.partition, self.generation);
-        self.lane.send(Message::ReportAnswered { partition, generation, number, answer });
-    }
-
-    /// Answers a read.
-    pub(crate) fn answer_read(&self, key: Option<KeyState>) {
-        let (partition, generation) = (self.partition, self.generation);
-        self.lane.send(Message::KeyRead { partition, generation, key });
-    }
-}
-
-/// Where lanes put their questions. Bounded by what causes them: a tenure has one report under way.
-#[derive(Clone)]
-pub(crate) struct Reporter {
-    questions: mpsc::UnboundedSender<Question>,
-}
-
-/// The questions of all lanes.
-pub(crate) type Questions = mpsc::UnboundedReceiver<Question>;
-
-impl Reporter {
-    pub(crate) fn new() -> (Reporter, Questions) {
-        let (questions, receiver) = mpsc::unbounded_channel();
-        (Reporter { questions }, receiver)
-    }
-
-    pub(crate) fn ask(
+    fn report(
         &self,
-        lane: &LaneSender,
         partition: PartitionId,
         generation: Generation,
-        asked: Asked,
+        report: Report,
+        then: Then<ReportAnswer>,
+    );
+
+    /// Reads the partition's key; `None` when it cannot be read, or is gone.
+    fn read_key(&self, partition: PartitionId, then: Then<Option<KeyState>>);
+}
+
+/// What the key of a partition says, as the machine reads it.
+pub(super) fn key_state(view: &View, partition: &PartitionId) -> Option<KeyState> {
+    let state = &view.partition(partition)?.state;
+    let learned = view.learned(partition)?;
+    let last = match state.last {
+        stored::Last::Never => Last::Never,
+        stored::Last::Nobody => Last::Declined,
+        stored::Last::Opened { pair, generation } => Last::Opened { pair: pair_of(pair), generation },
+    };
+    Some(KeyState {
+        revision: Revision(learned.partition.0),
+        topic: Revision(learned.topic.0),
+        eligible: state.eligible.iter().copied().map(pair_of).collect(),
+        last,
+    })
+}
+
+fn pair_of(pair: stored::Pair) -> Pair {
+    Pair { broker: pair.broker, log: pair.log }
+}
+
+impl ControlStore for Agent {
+    fn report(
+        &self,
+        partition: PartitionId,
+        generation: Generation,
+        report: Report,
+        then: Then<ReportAnswer>,
     ) {
-        // If nobody listens any more, the broker stops; an unopened tenure is replaced by compare alone.
-        let _ = self.questions.send(Question { partition, generation, asked, lane: lane.clone() });
+        let learned = Learned {
+            partition: stored::Revision(report.revision.0),
+            topic: stored::Revision(report.topic.0),
+        };
+        let agent = self.clone();
+        let lawful = in_their_words(&report, generation);
+        self.report_then(partition, generation, lawful, learned, move |answer| {
+            then(match answer {
+                Ok(learned) => ReportAnswer::Landed(Revision(learned.partition.0)),
+                // The view that refused it is published.
+                Err(ReportError::Moved) => match key_state(&agent.view(), &partition) {
+                    Some(key) => ReportAnswer::Refused(key),
+                    None => ReportAnswer::Unknown,
+                },
+                // The tenure ends by what the view says of it; until then nothing is known.
+                Err(ReportError::Gone | ReportError::Unlawful(_) | ReportError::Control(_)) => {
+                    ReportAnswer::Unknown
+                }
+            });
+        });
+    }
+
+    fn read_key(&self, partition: PartitionId, then: Then<Option<KeyState>>) {
+        then(key_state(&self.view(), &partition));
+    }
+}
+
+/// A report that names its own tenure as the newest to have opened is the opening one; the store's side works
+/// out the same set from the same revision (C10).
+fn in_their_words(report: &Report, generation: Generation) -> lawful::Report {
+    match report.last {
+        Last::Opened { pair, generation: opened } if opened == generation => lawful::Report::Opened(pair.log),
+        Last::Opened { .. } | Last::Never | Last::Declined => lawful::Report::Eligible {
+            pairs: report
+                .eligible
+                .iter()
+                .map(|pair| stored::Pair { broker: pair.broker, log: pair.log })
+                .collect(),
+            dead: BTreeSet::new(),
+            need: 1,
+        },
     }
 }

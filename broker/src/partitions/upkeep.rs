@@ -19,8 +19,8 @@ use crate::partitions::lane::{LaneSender, Message};
 
 /// How long marks may stay unnoted.
 const ROWS_EVERY: Duration = Duration::from_secs(3);
-/// A removal that failed is tried again after this.
-const RETRY: Duration = Duration::from_secs(10);
+/// Jobs taken together at most: their rows share one flush.
+const BATCH: usize = 4096;
 
 type Then = Box<dyn FnOnce(Result<(), &StorageError>) + Send>;
 
@@ -30,6 +30,8 @@ enum Job {
     NoteRowThen(PartitionId, Replica, Then),
     Retire(PartitionId, Replica, Retired<OsDisk>),
     Remove(PartitionId, Box<Deleted<OsDisk>>, Duration),
+    RemoveFolder(Box<Deleted<OsDisk>>),
+    ForgetRow(PartitionId),
     RetainEvery(Duration),
     RetainNow,
     Stop(Sender<()>),
@@ -96,6 +98,16 @@ impl Upkeep {
         self.send(Job::Remove(partition, Box::new(deleted), delay));
     }
 
+    /// A folder that an earlier process had renamed away already.
+    pub(super) fn remove_folder(&self, deleted: Deleted<OsDisk>) {
+        self.send(Job::RemoveFolder(Box::new(deleted)));
+    }
+
+    /// A row without a copy goes.
+    pub(super) fn forget_row(&self, partition: PartitionId) {
+        self.send(Job::ForgetRow(partition));
+    }
+
     /// Looks at retention this often.
     pub(super) fn retain_every(&self, every: Duration) {
         self.send(Job::RetainEvery(every));
@@ -122,8 +134,8 @@ impl Upkeep {
 
 /// What still has to leave the disk.
 enum Removal {
-    Segments(PartitionId, Retired<OsDisk>),
-    Folder(PartitionId, Box<Deleted<OsDisk>>),
+    Segments(Retired<OsDisk>),
+    Folder(Deleted<OsDisk>),
 }
 
 struct Keeper {
@@ -141,18 +153,31 @@ struct Keeper {
     next_removal: u64,
 }
 
+/// What happens once the rows of a batch are durable, or are not.
+enum After {
+    Tell(Then),
+    Retire(PartitionId, Retired<OsDisk>),
+    Remove(PartitionId, Box<Deleted<OsDisk>>, Duration),
+}
+
 impl Keeper {
     fn run(mut self) {
         loop {
             let next = self.next_time().since(self.clock.now());
+            let mut stopped = None;
             match self.jobs.recv_timeout(next) {
-                Ok(Job::Stop(done)) => {
-                    let _ = done.send(());
-                    return;
+                Ok(first) => {
+                    let batch: Vec<Job> =
+                        std::iter::once(first).chain(self.jobs.try_iter().take(BATCH)).collect();
+                    stopped = self.take(batch);
                 }
-                Ok(job) => self.take(job),
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => return,
+            }
+            if let Some(done) = stopped {
+                // Whoever stops the broker waits for this.
+                let _ = done.send(());
+                return;
             }
             self.on_time();
         }
@@ -188,59 +213,80 @@ impl Keeper {
         }
     }
 
-    fn take(&mut self, job: Job) {
-        match job {
-            Job::RowsChanged(lane) => {
-                if !self.lanes.iter().any(|known| known.same(&lane)) {
-                    self.lanes.push(lane.clone());
+    /// Stages all rows of a batch, makes them durable with one flush, and does what waited for that.
+    fn take(&mut self, batch: Vec<Job>) -> Option<Sender<()>> {
+        let mut ticket = None;
+        let mut after = Vec::new();
+        let mut stopped = None;
+        for job in batch {
+            match job {
+                Job::RowsChanged(lane) => self.rows_changed(lane),
+                Job::NoteRows(rows) => {
+                    for (partition, row) in rows {
+                        ticket = Some(self.replicas.stage(partition, row));
+                    }
                 }
-                self.announced.push(lane);
-                self.rows_at = self.rows_at.min(self.clock.now().after(ROWS_EVERY));
-            }
-            Job::NoteRows(rows) => self.note(rows),
-            Job::NoteRowThen(partition, row, then) => {
-                let ticket = self.replicas.stage(partition, row);
-                let noted = self.replicas.commit(ticket);
-                then(noted.as_ref().map(|()| ()));
-            }
-            Job::Retire(partition, row, retired) => self.retire(partition, row, retired),
-            Job::Remove(partition, deleted, delay) => {
-                let ticket = self.replicas.stage_removal(&partition);
-                if let Err(error) = self.replicas.commit(ticket) {
-                    tracing::warn!(%partition, %error, "the row of a deleted partition stays for now");
+                Job::NoteRowThen(partition, row, then) => {
+                    ticket = Some(self.replicas.stage(partition, row));
+                    after.push(After::Tell(then));
                 }
-                self.remove_later(delay, Removal::Folder(partition, deleted));
-            }
-            Job::RetainEvery(every) => {
-                self.retain_every = every;
-                self.retain_at = self.clock.now().after(every);
-            }
-            Job::RetainNow => self.retain(),
-            Job::Stop(done) => {
-                let _ = done.send(());
+                Job::Retire(partition, row, retired) => {
+                    ticket = Some(self.replicas.stage(partition, row));
+                    after.push(After::Retire(partition, retired));
+                }
+                Job::Remove(partition, deleted, delay) => {
+                    ticket = Some(self.replicas.stage_removal(&partition));
+                    after.push(After::Remove(partition, deleted, delay));
+                }
+                Job::RemoveFolder(deleted) => remove(Removal::Folder(*deleted)),
+                Job::ForgetRow(partition) => ticket = Some(self.replicas.stage_removal(&partition)),
+                Job::RetainEvery(every) => {
+                    self.retain_every = every;
+                    self.retain_at = self.clock.now().after(every);
+                }
+                Job::RetainNow => self.retain(),
+                Job::Stop(done) => stopped = Some(done),
             }
         }
-    }
-
-    fn note(&self, rows: Vec<(PartitionId, Replica)>) {
-        let last = rows.into_iter().map(|(partition, row)| self.replicas.stage(partition, row)).last();
-        if let Some(Err(error)) = last.map(|ticket| self.replicas.commit(ticket)) {
-            tracing::warn!(%error, "marks could not be noted; recovery would read more of the logs");
+        let noted = ticket.map_or(Ok(()), |ticket| self.replicas.commit(ticket));
+        if let Err(error) = &noted {
+            tracing::warn!(%error, "the table of copies could not be written; recovery would read more");
         }
+        for then in after {
+            self.after(then, noted.as_ref().map(|()| ()));
+        }
+        stopped
     }
 
-    /// The files are hidden only when no restart can come back to an older log start.
-    fn retire(&mut self, partition: PartitionId, row: Replica, mut retired: Retired<OsDisk>) {
-        let ticket = self.replicas.stage(partition, row);
-        let hidden = self.replicas.commit(ticket).and_then(|()| retired.hide());
-        match hidden {
-            Ok(()) => {
-                let delay = retired.not_before.0.saturating_sub(self.clock.wall().0);
-                let delay = Duration::from_millis(u64::try_from(delay).unwrap_or(0));
-                self.remove_later(delay, Removal::Segments(partition, retired));
+    fn rows_changed(&mut self, lane: LaneSender) {
+        if !self.lanes.iter().any(|known| known.same(&lane)) {
+            self.lanes.push(lane.clone());
+        }
+        self.announced.push(lane);
+        self.rows_at = self.rows_at.min(self.clock.now().after(ROWS_EVERY));
+    }
+
+    fn after(&mut self, after: After, noted: Result<(), &StorageError>) {
+        match after {
+            After::Tell(then) => then(noted),
+            // The files are hidden only when no restart can come back to an older log start.
+            After::Retire(partition, mut retired) if noted.is_ok() => match retired.hide() {
+                Ok(()) => {
+                    let delay = retired.not_before.0.saturating_sub(self.clock.wall().0);
+                    let delay = Duration::from_millis(u64::try_from(delay).unwrap_or(0));
+                    self.remove_later(delay, Removal::Segments(retired));
+                }
+                Err(error) => {
+                    tracing::warn!(%partition, %error, "old segments stay on the disk until the next start");
+                }
+            },
+            After::Retire(partition, _) => {
+                tracing::warn!(%partition, "old segments stay on the disk until the next start");
             }
-            Err(error) => {
-                tracing::warn!(%partition, %error, "old segments stay on the disk until the next start");
+            // The folder has another name already; the row without a folder is removed at the next start.
+            After::Remove(partition, deleted, delay) => {
+                tracing::debug!(%partition, "a deleted partition leaves the disk");
+                self.remove_later(delay, Removal::Folder(*deleted));
             }
         }
     }
@@ -253,11 +299,11 @@ impl Keeper {
 }
 
 fn remove(removal: Removal) {
-    let (partition, removed) = match removal {
-        Removal::Segments(partition, retired) => (partition, retired.remove()),
-        Removal::Folder(partition, deleted) => (partition, deleted.remove()),
+    let removed = match removal {
+        Removal::Segments(retired) => retired.remove(),
+        Removal::Folder(deleted) => deleted.remove(),
     };
     if let Err(error) = removed {
-        tracing::warn!(%partition, %error, "old files stay on the disk until the next start");
+        tracing::warn!(%error, "old files stay on the disk until the next start");
     }
 }

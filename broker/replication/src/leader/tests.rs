@@ -21,7 +21,8 @@ fn at(milliseconds: u64) -> MonoTime {
 }
 
 fn key(revision: u64, eligible: &[Pair], last: Last) -> KeyState {
-    KeyState { revision: Revision(revision), eligible: eligible.iter().copied().collect(), last }
+    let eligible = eligible.iter().copied().collect();
+    KeyState { revision: Revision(revision), topic: Revision(1), eligible, last }
 }
 
 /// A tenure at generation 5 of a copy with 10 records, 7 of them below its mark.

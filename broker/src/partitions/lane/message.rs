@@ -50,14 +50,17 @@ pub(crate) enum Message {
     Lead { partition: PartitionId, generation: Generation, key: KeyState },
     /// Tenures up to this generation are over.
     End { partition: PartitionId, generation: Generation },
-    /// New settings; with `unsynced_noted`, the table says durably that unsynced bytes may be counted.
-    Configure { partition: PartitionId, config: Arc<PartitionConfig>, unsynced_noted: bool },
+    /// New settings.
+    Configure { partition: PartitionId, config: Arc<PartitionConfig> },
     /// The topic is gone.
     Delete { partition: PartitionId, answer: Sender<DeletedCopy> },
     /// Retention is due.
     Retain,
     /// Rows that changed are to be noted.
     CollectRows,
+    /// Panic in the work of one partition.
+    #[cfg(test)]
+    Break { partition: PartitionId },
     /// Finish what was taken in, close every copy, and end.
     Stop { answer: Sender<Vec<Closed>> },
 }
@@ -78,6 +81,12 @@ impl LaneSender {
         max_queued_appends: usize,
     ) -> LaneSender {
         LaneSender { queue, queued_appends, max_queued_appends }
+    }
+
+    /// A way to nowhere.
+    #[cfg(test)]
+    pub(crate) fn for_test(queue: Sender<Message>, max_queued_appends: usize) -> LaneSender {
+        LaneSender { queue, queued_appends: Arc::default(), max_queued_appends }
     }
 
     /// Queues a write, or answers it at once when too many wait or the lane is gone.

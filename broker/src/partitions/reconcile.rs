@@ -1,0 +1,350 @@
+//! Follows the cluster's view: opens what this session is named to lead, ends what it is not, deletes what is
+//! gone, and hands on settings that changed.
+//!
+//! One plain thread, woken by new views. It looks only at what differs between two views, so that one change
+//! among 10,000 partitions costs one look. Opening goes in batches, several at a time: each batch shares the
+//! flush of its fences and of whatever recovery had to rewrite.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use felix_cluster::config::Overrides;
+use felix_cluster::eligible::{Declined, Report};
+use felix_cluster::state::{DeclineReason, Revision};
+use felix_cluster::view::{Changes, View};
+use felix_control::agent::Agent;
+use felix_partition::config::PartitionConfig;
+use felix_partition::opening::{Decline, OpenRequest, Outcome};
+use felix_protocol::ids::{Generation, Offset, PartitionId, TopicId};
+use felix_replication::halted::HaltReason;
+use felix_storage::disk::os::OsDisk;
+use felix_storage::{Deleted, StorageError};
+use tokio::runtime::Handle;
+use tokio::sync::watch;
+
+use crate::clock::SystemClock;
+use crate::partitions::lane::Message;
+use crate::partitions::report::key_state;
+use crate::partitions::settings::Settings;
+use crate::partitions::{Partitions, Writer};
+use crate::tasks;
+
+/// Partitions opened together.
+const BATCH: usize = 256;
+/// Batches opened at the same time.
+const PARALLEL: usize = 4;
+/// A partition that could not be opened for lack of space is tried again after this.
+const RETRY: Duration = Duration::from_secs(1);
+
+/// What a lane owns, as far as it was told.
+struct Held {
+    /// The newest tenure it was given.
+    generation: Generation,
+    config: Arc<PartitionConfig>,
+}
+
+/// See the module.
+struct Reconciler {
+    partitions: Arc<Partitions>,
+    agent: Agent,
+    settings: Settings,
+    seen: Arc<View>,
+    held: BTreeMap<PartitionId, Held>,
+    /// Named to lead, but the disk had no space.
+    retry: BTreeSet<PartitionId>,
+}
+
+/// Ends the following, and waits until nothing is opened any more.
+pub struct Following {
+    stop: watch::Sender<bool>,
+    thread: std::thread::JoinHandle<Result<(), tasks::Panicked>>,
+}
+
+impl Following {
+    /// No partition is opened, ended or deleted after this. Blocks while one is.
+    pub fn stop(self) {
+        self.stop.send_replace(true);
+        // A panic was logged and counted where it happened.
+        let _ = self.thread.join();
+    }
+}
+
+/// Follows the agent's view from now on, on a thread of its own. `fixed` is what the broker was started
+/// with. Must be called on the runtime.
+pub fn follow(
+    partitions: Arc<Partitions>,
+    agent: Agent,
+    fixed: Arc<Overrides>,
+) -> std::io::Result<Following> {
+    let (stop, stopped) = watch::channel(false);
+    let reconciler = Reconciler {
+        settings: Settings::new(agent.node(), fixed),
+        partitions,
+        agent,
+        seen: Arc::default(),
+        held: BTreeMap::new(),
+        retry: BTreeSet::new(),
+    };
+    let runtime = Handle::current();
+    let thread = tasks::thread("felix-reconcile", move || reconciler.run(&runtime, stopped))?;
+    Ok(Following { stop, thread })
+}
+
+impl Reconciler {
+    fn run(mut self, runtime: &Handle, mut stopped: watch::Receiver<bool>) {
+        let mut changed = self.agent.changed();
+        self.clean_up();
+        loop {
+            changed.mark_unchanged();
+            self.take_in(&self.agent.view());
+            let retry = !self.retry.is_empty();
+            let go_on = runtime.block_on(async {
+                let wait = async {
+                    if retry { tokio::time::sleep(RETRY).await } else { std::future::pending().await }
+                };
+                tokio::select! {
+                    changed = changed.changed() => changed.is_ok(),
+                    _ = stopped.wait_for(|stop| *stop) => false,
+                    () = wait => true,
+                }
+            });
+            if !go_on {
+                return;
+            }
+        }
+    }
+
+    /// What earlier processes left behind: copies of topics that are gone by now, and half-removed folders.
+    /// The view is a complete list, read after this node's registration.
+    fn clean_up(&self) {
+        let view = self.agent.view();
+        if view.revision() == Revision::ABSENT {
+            return;
+        }
+        let opener = &self.partitions.opener;
+        let gone = |partition: &PartitionId| view.topic(&partition.topic).is_none();
+        match opener.dir.partitions() {
+            Ok(folders) => {
+                for partition in folders.into_iter().filter(gone) {
+                    tracing::info!(%partition, "a copy of a deleted topic is removed");
+                    self.removed(partition, Some(opener.dir.discard(&partition)), Duration::ZERO);
+                }
+            }
+            Err(error) => tracing::warn!(%error, "the data directory cannot be listed"),
+        }
+        match opener.dir.leftovers() {
+            Ok(leftovers) => {
+                for deleted in leftovers {
+                    self.partitions.upkeep.remove_folder(deleted);
+                }
+            }
+            Err(error) => tracing::warn!(%error, "the data directory cannot be listed"),
+        }
+        for (partition, _) in opener.replicas.all() {
+            if gone(&partition) {
+                self.partitions.upkeep.forget_row(partition);
+            }
+        }
+    }
+
+    fn take_in(&mut self, view: &Arc<View>) {
+        let mut changes = view.changes_since(&self.seen);
+        let first = self.seen.revision() == Revision::ABSENT;
+        self.seen = Arc::clone(view);
+        changes.partitions.extend(std::mem::take(&mut self.retry));
+        if changes.is_empty() {
+            return;
+        }
+        if first || changes.configs {
+            self.partitions.upkeep.retain_every(self.settings.refresh(view));
+        }
+        self.follow_tenures(view, &changes);
+        self.follow_settings(view, &changes);
+    }
+
+    fn follow_tenures(&mut self, view: &View, changes: &Changes) {
+        let (node, session) = (self.agent.node(), self.agent.session());
+        let mut to_open = Vec::new();
+        for partition in &changes.partitions {
+            let named = view.partition(partition).filter(|_| view.topic(&partition.topic).is_some());
+            let Some(state) = named else {
+                self.delete(*partition);
+                continue;
+            };
+            match (state.led_by(node, session), self.held.get(partition)) {
+                (Some(generation), None) => to_open.push((*partition, generation)),
+                (Some(generation), Some(held)) if held.generation < generation => {
+                    // Led before in this process: the lane's copy goes on from where it is.
+                    self.lead_again(view, *partition, generation);
+                }
+                (Some(_), Some(_)) => {}
+                (None, Some(held)) => {
+                    let generation = held.generation;
+                    let message = Message::End { partition: *partition, generation };
+                    self.partitions.lane_of(partition).send(message);
+                }
+                (None, None) => {}
+            }
+        }
+        self.open(view, to_open);
+    }
+
+    /// Opens in batches, a few of them at the same time.
+    fn open(&mut self, view: &View, to_open: Vec<(PartitionId, Generation)>) {
+        let mut requests = Vec::new();
+        for (partition, generation) in to_open {
+            let (Some(topic), Some(state)) = (view.topic(&partition.topic), view.partition(&partition))
+            else {
+                continue;
+            };
+            requests.push(OpenRequest {
+                partition,
+                generation,
+                named: state.leader().and_then(|leader| leader.log),
+                unclean: state.state.unclean_at == Some(generation),
+                config: self.settings.of(view, topic, &state.state),
+            });
+        }
+        for round in requests.chunks(BATCH * PARALLEL) {
+            let partitions = &self.partitions;
+            let outcomes: Vec<Outcome<OsDisk, SystemClock, Writer>> = std::thread::scope(|scope| {
+                let batches: Vec<_> = round
+                    .chunks(BATCH)
+                    .skip(1)
+                    .map(|batch| scope.spawn(move || partitions.opener.open(batch)))
+                    .collect();
+                let first = partitions.opener.open(&round[..round.len().min(BATCH)]);
+                let rest = batches.into_iter().flat_map(|batch| match batch.join() {
+                    Ok(outcomes) => outcomes,
+                    Err(panic) => std::panic::resume_unwind(panic),
+                });
+                first.into_iter().chain(rest).collect()
+            });
+            for (request, outcome) in round.iter().zip(outcomes) {
+                self.opened(view, request, outcome);
+            }
+        }
+    }
+
+    fn opened(&mut self, view: &View, request: &OpenRequest, outcome: Outcome<OsDisk, SystemClock, Writer>) {
+        let (partition, generation) = (request.partition, request.generation);
+        match outcome {
+            Outcome::Ready(copy, report) => {
+                if report.cut_bytes > 0 || !report.rebuilt.is_empty() {
+                    let (cut, rebuilt) = (report.cut_bytes, &report.rebuilt);
+                    tracing::info!(%partition, cut_bytes = cut, ?rebuilt, "a log was recovered");
+                }
+                let Some(key) = key_state(view, &partition) else { return };
+                let config = Arc::clone(&request.config);
+                self.held.insert(partition, Held { generation, config });
+                self.partitions.lane_of(&partition).send(Message::Adopt { copy, key });
+            }
+            Outcome::Declined { reason, current, accepted, end } => {
+                let reason = match reason {
+                    Decline::Wiped => DeclineReason::Wiped,
+                    Decline::Doubt => DeclineReason::Doubt,
+                };
+                self.decline(view, partition, generation, Declined { reason, current, accepted, end });
+            }
+            Outcome::Stale { accepted } => {
+                tracing::error!(
+                    %partition, %generation, %accepted,
+                    "named to lead at a generation older than the one accepted here: the control store went back"
+                );
+            }
+            Outcome::Failed(StorageError::Full { .. }) => {
+                tracing::warn!(%partition, "no space to open a partition; trying again");
+                self.retry.insert(partition);
+            }
+            Outcome::Failed(error) => {
+                tracing::error!(%partition, %error, "a partition cannot be opened");
+                self.partitions.led.halted(&partition, generation, 0, HaltReason::Storage);
+            }
+        }
+    }
+
+    fn decline(&self, view: &View, partition: PartitionId, generation: Generation, declined: Declined) {
+        tracing::error!(
+            %partition, %generation, reason = ?declined.reason,
+            "another copy was named than the one here: this broker declines to lead it"
+        );
+        let Some(learned) = view.learned(&partition) else { return };
+        let report = Report::Declined(declined);
+        self.agent.report_then(partition, generation, report, learned, move |answer| {
+            if let Err(error) = answer {
+                tracing::warn!(%partition, %error, "declining was not noted; the next view decides");
+            }
+        });
+    }
+
+    fn lead_again(&mut self, view: &View, partition: PartitionId, generation: Generation) {
+        let replicas = &self.partitions.opener.replicas;
+        let Some(row) = replicas.get(&partition) else { return };
+        let named = view.partition(&partition).and_then(|state| state.leader()?.log);
+        if named.is_some_and(|named| named != row.log_id) {
+            let (reason, current) = (DeclineReason::Doubt, Some(row.log_id));
+            let declined = Declined { reason, current, accepted: row.accepted, end: row.synced as Offset };
+            self.decline(view, partition, generation, declined);
+            return;
+        }
+        let ticket = replicas.stage(partition, felix_storage::Replica { accepted: generation, ..row });
+        if let Err(error) = replicas.commit(ticket) {
+            tracing::warn!(%partition, %error, "a generation could not be accepted; trying again");
+            self.retry.insert(partition);
+            return;
+        }
+        let Some(key) = key_state(view, &partition) else { return };
+        if let Some(held) = self.held.get_mut(&partition) {
+            held.generation = generation;
+        }
+        self.partitions.lane_of(&partition).send(Message::Lead { partition, generation, key });
+    }
+
+    /// The topic is gone. What is written to it meanwhile is refused from the moment the lane hears of it.
+    fn delete(&mut self, partition: PartitionId) {
+        let Some(held) = self.held.remove(&partition) else { return };
+        let (answer, deleted) = crossbeam_channel::bounded(1);
+        self.partitions.lane_of(&partition).send(Message::Delete { partition, answer });
+        let delay = u64::try_from(held.config.log.file_delete_delay_ms).unwrap_or(0);
+        // An error means that the lane is gone: the next start deletes it.
+        if let Ok(deleted) = deleted.recv() {
+            self.removed(partition, deleted, Duration::from_millis(delay));
+        }
+    }
+
+    fn removed(
+        &self,
+        partition: PartitionId,
+        deleted: Option<Result<Deleted<OsDisk>, StorageError>>,
+        delay: Duration,
+    ) {
+        match deleted {
+            Some(Ok(deleted)) => self.partitions.upkeep.remove(partition, deleted, delay),
+            Some(Err(StorageError::Missing(_))) | None => self.partitions.upkeep.forget_row(partition),
+            Some(Err(error)) => {
+                tracing::warn!(%partition, %error, "a deleted partition stays on the disk until the next start");
+            }
+        }
+    }
+
+    /// Hands on settings of topics that changed; all of them where the broker's own did.
+    fn follow_settings(&mut self, view: &View, changes: &Changes) {
+        let mut topics: BTreeSet<TopicId> = changes.topics.iter().copied().collect();
+        if changes.configs {
+            topics.extend(self.held.keys().map(|partition| partition.topic));
+        }
+        for id in topics {
+            let Some(topic) = view.topic(&id) else { continue };
+            for partition in view.partitions_of(&id) {
+                let Some(held) = self.held.get_mut(&partition.id) else { continue };
+                let config = self.settings.of(view, topic, &partition.state);
+                if *held.config != *config {
+                    held.config = Arc::clone(&config);
+                    let message = Message::Configure { partition: partition.id, config };
+                    self.partitions.lane_of(&partition.id).send(message);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,88 @@
+//! From a topic's configs, wherever they were said, to what its copies obey.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use felix_cluster::config::resolve;
+use felix_cluster::config::topic::{Consistency, TopicConfig};
+use felix_cluster::config::{Layers, Overrides};
+use felix_cluster::eligible;
+use felix_cluster::state::Partition;
+use felix_cluster::view::{TopicView, View};
+use felix_partition::config::{FlushPolicy, PartitionConfig};
+use felix_protocol::ids::BrokerId;
+use felix_storage::LogConfig;
+
+/// Resolves the settings of topics for one broker.
+pub(super) struct Settings {
+    broker: BrokerId,
+    /// What the broker was started with.
+    fixed: Arc<Overrides>,
+    producer_expiry_ms: i64,
+    /// The newest result: most topics of a broker obey the same, and share it.
+    newest: Arc<PartitionConfig>,
+}
+
+impl Settings {
+    pub(super) fn new(broker: BrokerId, fixed: Arc<Overrides>) -> Settings {
+        let newest = Arc::<PartitionConfig>::default();
+        Settings { broker, fixed, producer_expiry_ms: newest.log.producer_expiry_ms, newest }
+    }
+
+    fn layers<'a>(&'a self, view: &'a View) -> Layers<'a> {
+        Layers {
+            broker: view.broker_overrides(self.broker),
+            cluster: view.cluster_overrides(),
+            fixed: &self.fixed,
+        }
+    }
+
+    /// Takes in what is said for the broker as a whole. Returns how often retention looks at the logs.
+    pub(super) fn refresh(&mut self, view: &View) -> Duration {
+        let config = resolve::broker(&self.layers(view)).config;
+        self.producer_expiry_ms = config.producers.expiration_ms;
+        Duration::from_millis(config.logs.retention_check_interval_ms.max(1))
+    }
+
+    /// What a partition of that topic obeys.
+    pub(super) fn of(&mut self, view: &View, topic: &TopicView, state: &Partition) -> Arc<PartitionConfig> {
+        let layers = self.layers(view);
+        let resolved = resolve::topic(&topic.overrides, &layers);
+        for problem in &resolved.problems {
+            tracing::warn!(topic = %topic.name, ?problem, "a stored topic config is passed over");
+        }
+        let need = eligible::need(state, resolved.config.min_insync_replicas).max(1);
+        let config = partition_config(&resolved.config, need, self.producer_expiry_ms);
+        if *self.newest != config {
+            self.newest = Arc::new(config);
+        }
+        Arc::clone(&self.newest)
+    }
+}
+
+fn partition_config(topic: &TopicConfig, need: usize, producer_expiry_ms: i64) -> PartitionConfig {
+    PartitionConfig {
+        log: LogConfig {
+            segment_bytes: topic.segment_bytes,
+            segment_ms: topic.segment_ms,
+            segment_jitter_ms: topic.segment_jitter_ms,
+            index_interval_bytes: topic.index_interval_bytes,
+            index_bytes: topic.segment_index_bytes,
+            retention_bytes: topic.retention_bytes,
+            retention_ms: topic.retention_ms,
+            deletes: topic.deletes,
+            compacts: topic.compacts,
+            file_delete_delay_ms: topic.file_delete_delay_ms,
+            preallocate: topic.preallocate,
+            producer_expiry_ms,
+        },
+        flush: FlushPolicy {
+            messages: topic
+                .flush_messages
+                .map_or(i64::MAX, |messages| i64::try_from(messages).unwrap_or(i64::MAX)),
+            within: topic.flush_ms.map(Duration::from_millis),
+        },
+        quorum: topic.consistency == Consistency::Quorum,
+        need,
+    }
+}

@@ -200,7 +200,7 @@ impl CheckedRequest {
     }
 
     /// Decodes the body. Strings and records in the message are slices of the frame, not copies.
-    pub fn decode<T: ApiRequest>(&self) -> Result<T, FrameError> {
+    pub fn decode<T: RequestBody>(&self) -> Result<T, FrameError> {
         let RequestHeader { api, version, .. } = self.header;
         let fail = |reason: String| FrameError::Decode { api, version, reason };
         if T::KEY != api as i16 {
@@ -208,7 +208,7 @@ impl CheckedRequest {
         }
         let mut body = self.body.clone();
         let layout = messages::request_layout(api, version);
-        let message = T::decode(&mut body, layout).map_err(|error| fail(error.to_string()))?;
+        let message = T::take(&mut body, layout).map_err(fail)?;
         if body.is_empty() { Ok(message) } else { Err(fail(format!("{} bytes are left", body.len()))) }
     }
 }
@@ -236,6 +236,23 @@ pub fn response_head(
         head.put_u8(0);
     }
     Ok(head)
+}
+
+/// A request that can be read: every request of the crate, and the few that are read by hand.
+pub trait RequestBody: Sized {
+    /// The API's key.
+    const KEY: i16;
+
+    /// Takes the body, in the layout of `version`, off the front of `body`, which the guard has walked.
+    fn take(body: &mut Bytes, version: i16) -> Result<Self, String>;
+}
+
+impl<T: ApiRequest> RequestBody for T {
+    const KEY: i16 = <T as ApiRequest>::KEY;
+
+    fn take(body: &mut Bytes, version: i16) -> Result<Self, String> {
+        T::decode(body, version).map_err(|error| error.to_string())
+    }
 }
 
 /// A response that can be written: every response of the crate, and the few that are written by hand.

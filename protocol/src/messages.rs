@@ -14,6 +14,7 @@
 pub mod api_versions;
 pub mod fetch;
 pub mod log_dirs;
+pub mod offsets;
 
 pub use kafka_protocol::messages::*;
 /// What ties a request to its key and to its response. Named so to leave `Request` to the frame.

@@ -9,7 +9,7 @@ pub(super) static GROUPS: &[Layout] = &[
     layout(
         ApiKey::OffsetCommit,
         2,
-        9,
+        10,
         8,
         &[
             text("group_id"),
@@ -20,7 +20,8 @@ pub(super) static GROUPS: &[Layout] = &[
             list(
                 "topics",
                 &[
-                    text("name"),
+                    uuid("topic_id").since(10),
+                    text("name").until(9),
                     list(
                         "partitions",
                         &[
@@ -37,7 +38,7 @@ pub(super) static GROUPS: &[Layout] = &[
     layout(
         ApiKey::OffsetFetch,
         1,
-        9,
+        10,
         6,
         &[
             list(
@@ -46,7 +47,11 @@ pub(super) static GROUPS: &[Layout] = &[
                     text("group_id"),
                     text("member_id").since(9).or_null(),
                     int32("member_epoch").since(9),
-                    list("topics", &[text("name"), int32s("partition_indexes")]).or_null(),
+                    list(
+                        "topics",
+                        &[uuid("topic_id").since(10), text("name").until(9), int32s("partition_indexes")],
+                    )
+                    .or_null(),
                 ],
             )
             .since(8),

@@ -125,7 +125,8 @@ pub trait Store {
 
 /// A running watch.
 pub trait Watch {
-    /// The next transaction that wrote something under the prefix. An error ends the watch: list anew.
+    /// The next transaction. Every revision that a commit has returned reaches every watch, without changes where
+    /// it wrote nothing under the prefix. An error ends the watch: list anew.
     ///
     /// Cancel-safe: a batch is lost only if it was returned.
     fn next(&mut self) -> impl Future<Output = Result<Arc<Batch>, StoreError>>;

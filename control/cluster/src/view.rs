@@ -515,6 +515,11 @@ impl View {
         Ok(())
     }
 
+    /// Whether a view has a place for such a key.
+    pub fn keeps(key: &Key) -> bool {
+        !matches!(key, Key::Beat(_) | Key::Revoke(_))
+    }
+
     /// When the key was last written, as far as this view knows; for keys that a view does not keep, absent.
     pub fn revision_of(&self, key: &Key) -> Revision {
         let found = match key {

@@ -159,11 +159,8 @@ impl<D: Disk> Embedded<D> {
 
     fn tell(&mut self, changes: Vec<Change>) {
         let batch = Arc::new(Batch { revision: self.revision, changes });
-        self.watchers.retain(|watcher| {
-            let concerned = batch.changes.iter().any(|change| change.key.starts_with(&watcher.prefix));
-            // A watch that does not keep up loses its sender, and learns from that to list anew.
-            !concerned || watcher.to.try_send(narrowed(&batch, &watcher.prefix)).is_ok()
-        });
+        // A watch that does not keep up loses its sender, and learns from that to list anew.
+        self.watchers.retain(|watcher| watcher.to.try_send(narrowed(&batch, &watcher.prefix)).is_ok());
         self.history_bytes += weight(&batch);
         self.history.push_back(batch);
         while self.history.len() > HISTORY_BATCHES || self.history_bytes > HISTORY_BYTES {
@@ -343,11 +340,8 @@ impl<D: Disk> Store for Embedded<D> {
         }
         let (to, from) = mpsc::channel(WATCH_BATCHES);
         for batch in self.history.iter().filter(|batch| batch.revision > after) {
-            let batch = narrowed(batch, prefix);
-            if !batch.changes.is_empty() {
-                // The history is shorter than the channel.
-                to.try_send(batch).map_err(|_| StoreError::Compacted(after))?;
-            }
+            // The history is shorter than the channel.
+            to.try_send(narrowed(batch, prefix)).map_err(|_| StoreError::Compacted(after))?;
         }
         self.watchers.push(Watcher { prefix: prefix.to_owned(), to });
         Ok(EmbeddedWatch { from, told: after })

@@ -113,6 +113,8 @@ fn a_watch_tells_everything_after_its_revision_once() {
         let told = watch.next().await.unwrap();
         assert_eq!((told.revision, told.changes.len()), (Revision(2), 1));
         let told = watch.next().await.unwrap();
+        assert_eq!((told.revision, told.changes.len()), (Revision(3), 0), "it concerns others");
+        let told = watch.next().await.unwrap();
         let gone = Change { key: path(1), value: None, revision: Revision(4) };
         assert_eq!(told, Arc::new(Batch { revision: Revision(4), changes: vec![gone] }));
         // What happened long ago, or in another life, is not told again.

@@ -1,0 +1,191 @@
+//! Starting an agent: the store is opened and checked, a session registered, and what this node may lead promoted.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use felix_cluster::registration::{self, Past, Stranger};
+use felix_cluster::state::{Node, NodeState, Revision};
+use felix_protocol::ids::{SessionId, TopicId, Uuid};
+use felix_protocol::time::MonoTime;
+use felix_storage::disk::Disk;
+use thiserror::Error;
+use tokio::sync::{mpsc, oneshot};
+
+use super::{Agent, AgentConfig};
+use crate::executor::{Command, Executor, Published};
+use crate::past::Memory;
+use crate::store::embedded::Embedded;
+use crate::store::{Store, StoreError};
+
+/// Why the control side did not start.
+#[derive(Debug, Error)]
+pub enum StartError {
+    /// The store does not open.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// Store and directory do not belong together.
+    #[error(transparent)]
+    Stranger(#[from] Stranger),
+    /// The store is older than what this directory has seen.
+    #[error(
+        "the control store is at revision {store}, but this data directory has seen revision {seen}: it was restored \
+         from an older copy"
+    )]
+    WentBack {
+        /// The store's revision.
+        store: Revision,
+        /// The directory's.
+        seen: Revision,
+    },
+    /// What the directory remembers cannot be read or written.
+    #[error("{path}: {source}", path = crate::past::FILE_NAME)]
+    Memory {
+        /// Why.
+        source: std::io::Error,
+    },
+    /// Another process wrote the same node's key in between.
+    #[error("another process registered as node {0} at the same time")]
+    Raced(felix_protocol::ids::BrokerId),
+    /// No thread.
+    #[error("the control thread does not start: {0}")]
+    Thread(std::io::Error),
+    /// The control thread ended at the start.
+    #[error("the control thread ended: {0}")]
+    Ended(String),
+}
+
+type Started = Result<SessionId, StartError>;
+
+pub(super) async fn start<D: Disk>(disk: D, config: AgentConfig) -> Result<Agent, StartError> {
+    let node = config.node;
+    let published = Published::new();
+    let (commands, receiver) = mpsc::unbounded_channel();
+    let (to, from) = oneshot::channel();
+    let remember = {
+        let (disk, directory) = (disk.clone(), config.directory.clone());
+        move |revision| {
+            let mut memory = Memory::read(&disk, &directory)?;
+            memory.revision = memory.revision.max(revision);
+            memory.write(&disk, &directory)
+        }
+    };
+    let shared = Arc::clone(&published);
+    let thread = std::thread::Builder::new().name("felix-control".to_owned());
+    let run = move || thread_main(&disk, &config, &shared, receiver, to);
+    thread.spawn(run).map_err(StartError::Thread)?;
+    let ended = || StartError::Ended(published.failure().unwrap_or("without a word").to_owned());
+    let session = from.await.map_err(|_| ended())??;
+    Ok(Agent { node, session, published, commands, remember: Arc::new(remember) })
+}
+
+fn thread_main<D: Disk>(
+    disk: &D,
+    config: &AgentConfig,
+    published: &Arc<Published>,
+    commands: mpsc::UnboundedReceiver<Command>,
+    started: oneshot::Sender<Started>,
+) {
+    let body = || -> Result<(), String> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build();
+        let runtime = runtime.map_err(|error| error.to_string())?;
+        runtime.block_on(async {
+            let executor = match enter(disk, config, published).await {
+                Ok((executor, session)) => {
+                    published.lease().store(MonoTime::NEVER.0, Ordering::Release);
+                    executor.publish();
+                    if started.send(Ok(session)).is_err() {
+                        return Ok(());
+                    }
+                    executor
+                }
+                Err(error) => {
+                    // Whoever started us is told; if nobody listens, nobody needs to know.
+                    let _ = started.send(Err(error));
+                    return Ok(());
+                }
+            };
+            executor.serve(commands).await.map_err(|error| error.to_string())
+        })
+    };
+    let failure = match catch_unwind(AssertUnwindSafe(body)) {
+        Ok(ended) => ended.err(),
+        Err(_) => Some("the control thread panicked".to_owned()),
+    };
+    if let Some(failure) = &failure {
+        tracing::error!(%failure, "the control side ended");
+    }
+    published.end(failure);
+}
+
+/// Opens, checks, registers, promotes.
+async fn enter<D: Disk>(
+    disk: &D,
+    config: &AgentConfig,
+    published: &Arc<Published>,
+) -> Result<(Executor<Embedded<D>>, SessionId), StartError> {
+    let memory_failed = |source| StartError::Memory { source };
+    let mut memory = Memory::read(disk, &config.directory).map_err(memory_failed)?;
+    let store = Embedded::open(disk.clone(), &config.directory)?;
+    let mut executor = Executor::load(store, Arc::clone(published)).await?;
+    let seen = executor.view().revision();
+    if seen < memory.revision {
+        return Err(StartError::WentBack { store: seen, seen: memory.revision });
+    }
+    check(&executor, config, &memory.past)?;
+
+    // Before the try, so that a later process knows this session whether or not the try succeeded. Of the older
+    // ones only the store's own can still matter.
+    let session = random_session();
+    let confirmed = executor.view().broker(config.node).map(|node| node.node.session);
+    memory.past.sessions.retain(|known| Some(*known) == confirmed);
+    memory.past.sessions.push(session);
+    memory.revision = seen;
+    let id = match (executor.view().cluster(), &config.cluster_id) {
+        (Some(cluster), _) => cluster.value.id.clone(),
+        (None, Some(id)) => id.clone(),
+        (None, None) => TopicId::random().to_string(),
+    };
+    // An empty store is only founded in this transaction; until it has landed, the directory belongs nowhere.
+    memory.past.cluster = executor.view().cluster().map(|_| id.clone());
+    memory.write(disk, &config.directory).map_err(memory_failed)?;
+
+    let node = Node {
+        session,
+        state: NodeState::Live,
+        directory: config.directory_id,
+        suspect: false,
+        boot: config.boot_id.clone(),
+        listeners: config.listeners.clone(),
+        internal: config.internal.clone(),
+        rack: config.rack.clone(),
+        version: config.version.clone(),
+    };
+    let mut decisions = registration::found(executor.view(), &id, config.lease_ms);
+    decisions.push(registration::take_over(executor.view(), config.node, &node, &memory.past)?);
+    let (landed, _) = executor.commit(&decisions).await?;
+    if landed.contains(&false) {
+        return Err(StartError::Raced(config.node));
+    }
+    executor.settle().await?;
+    Ok((executor, session))
+}
+
+fn check<S: Store>(executor: &Executor<S>, config: &AgentConfig, past: &Past) -> Result<(), StartError> {
+    let view = executor.view();
+    registration::check_cluster(view, past)?;
+    // `meta.properties` may have been written before the cluster was founded, never the other way round.
+    if let (Some(directory), Some(cluster)) = (&config.cluster_id, view.cluster())
+        && *directory != cluster.value.id
+    {
+        let (store, directory) = (cluster.value.id.clone(), directory.clone());
+        return Err(Stranger::Cluster { store, directory }.into());
+    }
+    Ok(())
+}
+
+fn random_session() -> SessionId {
+    let (high, low) = Uuid::new_v4().as_u64_pair();
+    // Version and variant bits are fixed in either half, not in both at the same place.
+    SessionId(high ^ low.rotate_left(32))
+}

@@ -1,0 +1,419 @@
+//! Runs the cluster machines against a store: decides, commits, applies, until nothing is left to decide.
+//!
+//! One loop owns the store, its watch and the view. What others want written arrives as [`Job`]s; what the
+//! controller wants follows from what changed. Independent decisions share a transaction. The view changes only
+//! by what the watch tells, so it is the same whether this process wrote or another; an answer is given only when
+//! the view that is published contains what was written.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use felix_cluster::controller::Controller;
+use felix_cluster::decision::{Decision, Write};
+use felix_cluster::keys::Key;
+use felix_cluster::promotion::Standings;
+use felix_cluster::relist;
+use felix_cluster::state::Revision;
+use felix_cluster::view::View;
+use thiserror::Error;
+use tokio::sync::mpsc;
+
+use crate::store::{Batch, Store, StoreError, Watch, list_all};
+
+pub(crate) mod job;
+mod published;
+
+pub(crate) use job::{Job, Step};
+pub use published::LeaseView;
+pub(crate) use published::Published;
+
+/// How long to wait before looking at a store again that did not answer.
+const RETRY: Duration = Duration::from_millis(500);
+/// Jobs taken in before the next transaction; they are answered together.
+const JOBS_AT_ONCE: usize = 16_384;
+/// What a controller's decision costs at most, in operations.
+const CONTROLLER_OPERATIONS: usize = 4;
+
+/// Why the control side did not do what it was asked.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum ControlError {
+    /// The store does not answer; nothing was written.
+    #[error("the control store is not available: {0}")]
+    Unavailable(String),
+    /// It is not known whether it was written.
+    #[error("the control store did not say whether it wrote: {0}")]
+    Unknown(String),
+    /// Others kept changing the same key.
+    #[error("gave up after {0} attempts against concurrent changes")]
+    Contended(u32),
+    /// The control side has stopped.
+    #[error("the control side has stopped: {0}")]
+    Stopped(String),
+}
+
+/// What reaches the loop from outside.
+pub(crate) enum Command {
+    /// Something to be written.
+    Job(Box<dyn Job>),
+    /// A last decision, if there is still one to make, and the end.
+    Stop(
+        Box<dyn FnOnce(&View) -> Option<Decision> + Send>,
+        tokio::sync::oneshot::Sender<Result<Revision, StoreError>>,
+    ),
+}
+
+/// See the module.
+pub(crate) struct Executor<S: Store> {
+    store: S,
+    watch: Option<S::Watch>,
+    view: View,
+    controller: Controller,
+    published: Arc<Published>,
+    jobs: Vec<Box<dyn Job>>,
+}
+
+impl<S: Store> Executor<S> {
+    /// Reads everything there is; nothing is published yet.
+    pub(crate) async fn load(store: S, published: Arc<Published>) -> Result<Self, StoreError> {
+        let mut executor = Executor {
+            store,
+            watch: None,
+            view: View::default(),
+            controller: Controller::default(),
+            published,
+            jobs: Vec::new(),
+        };
+        executor.relist().await?;
+        Ok(executor)
+    }
+
+    /// What is known now.
+    pub(crate) fn view(&self) -> &View {
+        &self.view
+    }
+
+    /// Commits decisions made from the present view in one transaction and takes the outcome in. Returns which
+    /// landed; an unknown outcome is resolved by reading back.
+    pub(crate) async fn commit(
+        &mut self,
+        decisions: &[Decision],
+    ) -> Result<(Vec<bool>, Revision), StoreError> {
+        match self.store.commit(decisions).await {
+            Ok(committed) => {
+                // Also where all lost: what they lost against must be known before anything is decided anew.
+                self.catch_up(committed.revision).await?;
+                Ok((committed.landed, committed.revision))
+            }
+            Err(StoreError::Unknown(what)) => {
+                tracing::warn!(%what, "a control transaction has an unknown outcome; reading back");
+                let readable = self.relist().await.map_err(|error| match error {
+                    StoreError::Unavailable(_) => StoreError::Unknown(what),
+                    other => other,
+                });
+                readable?;
+                let mut landed = Vec::with_capacity(decisions.len());
+                for decision in decisions {
+                    landed.push(self.has_landed(decision).await?);
+                }
+                Ok((landed, self.view.revision()))
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Whether the store holds exactly what the decision writes. Values that could be written by two parties carry
+    /// the writer's session.
+    async fn has_landed(&mut self, decision: &Decision) -> Result<bool, StoreError> {
+        for write in decision.writes() {
+            let found = self.store.get(&write.key().to_string()).await.map_err(unresolved)?;
+            let as_written = match write {
+                Write::Put(_, value) => found.is_some_and(|entry| entry.value == *value),
+                Write::Delete(_) => found.is_none(),
+            };
+            if !as_written {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Waits until the watch has told everything up to `revision`.
+    async fn catch_up(&mut self, revision: Revision) -> Result<(), StoreError> {
+        while self.view.revision() < revision {
+            let Some(watch) = &mut self.watch else { return self.relist().await };
+            match watch.next().await {
+                Ok(batch) => self.apply(&batch),
+                Err(StoreError::Compacted(_)) => return self.relist().await,
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    fn apply(&mut self, batch: &Batch) {
+        let before = self.view.clone();
+        for change in &batch.changes {
+            if let Err(problem) = self.view.apply(change) {
+                // What is known of that key stays as it was: one bad value must not stop the others.
+                tracing::error!(%problem, "a control value was passed over");
+            }
+        }
+        self.view.advance(batch.revision);
+        self.note(&before);
+    }
+
+    fn note(&mut self, before: &View) {
+        let changes = self.view.changes_since(before);
+        self.controller.note(&changes, &self.view);
+        #[cfg(debug_assertions)]
+        self.check(before, &changes);
+    }
+
+    /// Invariants of every step, where they are wanted.
+    #[cfg(debug_assertions)]
+    fn check(&self, before: &View, changes: &felix_cluster::view::Changes) {
+        use felix_cluster::invariants::{check_partition, check_step};
+        for id in &changes.partitions {
+            let Some(after) = self.view.partition(id) else { continue };
+            if let Err(broken) = check_partition(&after.state) {
+                debug_assert!(false, "{id}: {broken}");
+            }
+            let Some(earlier) = before.partition(id) else { continue };
+            if let Err(broken) = check_step(&earlier.state, &after.state) {
+                debug_assert!(false, "{id}: {broken}");
+            }
+        }
+    }
+
+    /// Reads everything anew and watches from there.
+    async fn relist(&mut self) -> Result<(), StoreError> {
+        self.watch = None;
+        let (listed, revision) = list_all(&mut self.store, "/").await?;
+        let watch = self.store.watch("/", revision).await?;
+        // With nothing known yet, an unreadable value means that this is no store of ours.
+        let first = self.view.revision() == Revision::ABSENT;
+        let before = self.view.clone();
+        for change in relist::changes(&before, listed, revision) {
+            match self.view.apply(&change) {
+                Ok(()) => {}
+                Err(problem) if first => return Err(StoreError::Damaged(problem.to_string())),
+                Err(problem) => tracing::error!(%problem, "a control value was passed over"),
+            }
+        }
+        self.view.advance(revision);
+        self.watch = Some(watch);
+        // Between two lists more than one step may have been taken, so steps are not checked here.
+        self.controller.note_all(&self.view);
+        Ok(())
+    }
+
+    /// Publishes what is known.
+    pub(crate) fn publish(&self) {
+        self.published.publish(&self.view);
+    }
+
+    /// Decides and commits until nothing is left; jobs are answered on the way.
+    pub(crate) async fn settle(&mut self) -> Result<(), StoreError> {
+        loop {
+            if self.watch.is_none() {
+                self.relist().await?;
+            }
+            let round = self.gather();
+            self.publish();
+            if round.decisions.is_empty() {
+                return Ok(());
+            }
+            match self.commit(&round.decisions).await {
+                Ok((landed, revision)) => {
+                    self.publish();
+                    self.answer(&round, &landed, revision);
+                }
+                Err(error) => {
+                    self.refuse(&round, &error);
+                    return Err(error);
+                }
+            }
+        }
+    }
+
+    /// The next transaction: the controller's decisions and the jobs', as many as fit, no key written twice.
+    fn gather(&mut self) -> Round {
+        let limit = self.store.batch_limit();
+        let mut round = Round { room: limit.operations, bytes: limit.bytes, ..Round::default() };
+        // Jobs must not starve behind a long list of promotions.
+        let share = if self.jobs.is_empty() { limit.operations } else { limit.operations / 2 };
+        let standings = Standings::new();
+        for decision in self.controller.decide(&self.view, &standings, (share / CONTROLLER_OPERATIONS).max(1))
+        {
+            round.take(decision);
+        }
+        round.controllers = round.decisions.len();
+        for mut job in std::mem::take(&mut self.jobs) {
+            // One that decides nothing has answered.
+            let Some(decision) = job.decide(&self.view) else { continue };
+            if round.fits(&decision) {
+                round.take(decision);
+                round.jobs.push(self.jobs.len());
+            }
+            self.jobs.push(job);
+        }
+        round
+    }
+
+    fn answer(&mut self, round: &Round, landed: &[bool], revision: Revision) {
+        let mut finished = BTreeSet::new();
+        for (job, landed) in round.jobs.iter().zip(&landed[round.controllers..]) {
+            if self.jobs[*job].settled(*landed, revision) {
+                finished.insert(*job);
+            }
+        }
+        self.drop_jobs(&finished);
+    }
+
+    /// The transaction failed: its jobs are told, and the controller will look again.
+    fn refuse(&mut self, round: &Round, error: &StoreError) {
+        let told = match error {
+            StoreError::Unknown(what) => ControlError::Unknown(what.clone()),
+            StoreError::Unavailable(what) => ControlError::Unavailable(what.clone()),
+            StoreError::Compacted(_) | StoreError::Damaged(_) | StoreError::Failed(_) => {
+                ControlError::Unavailable(error.to_string())
+            }
+        };
+        for job in &round.jobs {
+            self.jobs[*job].fail(told.clone());
+        }
+        self.drop_jobs(&round.jobs.iter().copied().collect());
+        self.controller.note_all(&self.view);
+        self.watch = None;
+    }
+
+    fn drop_jobs(&mut self, finished: &BTreeSet<usize>) {
+        let mut at = 0;
+        self.jobs.retain(|_| {
+            at += 1;
+            !finished.contains(&(at - 1))
+        });
+    }
+
+    /// Serves until told to stop, or until nobody is left to tell it, or until the store fails for good.
+    pub(crate) async fn serve(
+        mut self,
+        mut commands: mpsc::UnboundedReceiver<Command>,
+    ) -> Result<(), StoreError> {
+        loop {
+            let settled = self.settle().await;
+            match &settled {
+                Ok(()) => {}
+                Err(StoreError::Unavailable(what) | StoreError::Unknown(what)) => {
+                    tracing::warn!(%what, "the control store does not answer");
+                    for mut job in self.jobs.drain(..) {
+                        job.fail(ControlError::Unavailable(what.clone()));
+                    }
+                }
+                Err(StoreError::Compacted(_)) => {}
+                Err(StoreError::Failed(_) | StoreError::Damaged(_)) => return settled,
+            }
+            let command = tokio::select! {
+                command = commands.recv() => command,
+                () = self.next_change(), if settled.is_ok() => continue,
+                () = tokio::time::sleep(RETRY), if settled.is_err() => continue,
+            };
+            let mut next = command;
+            loop {
+                match next {
+                    None => return Ok(()),
+                    Some(Command::Stop(last, reply)) => {
+                        let done = self.stop(last).await;
+                        // Nobody waiting is no problem: the store is closed either way.
+                        let _ = reply.send(done);
+                        return Ok(());
+                    }
+                    Some(Command::Job(job)) => self.jobs.push(job),
+                }
+                next = match commands.try_recv() {
+                    Ok(command) if self.jobs.len() < JOBS_AT_ONCE => Some(command),
+                    Ok(Command::Job(job)) => {
+                        self.jobs.push(job);
+                        break;
+                    }
+                    Ok(stop @ Command::Stop(..)) => Some(stop),
+                    Err(_) => break,
+                };
+            }
+        }
+    }
+
+    /// Something was written by another process, or the watch has to begin anew.
+    async fn next_change(&mut self) {
+        let Some(watch) = &mut self.watch else { return };
+        match watch.next().await {
+            Ok(batch) => self.apply(&batch),
+            Err(error) => {
+                tracing::debug!(%error, "the control watch begins anew");
+                self.watch = None;
+            }
+        }
+    }
+
+    /// Makes the last decision and closes the store. What follows from it is for others to decide.
+    async fn stop(
+        &mut self,
+        last: Box<dyn FnOnce(&View) -> Option<Decision> + Send>,
+    ) -> Result<Revision, StoreError> {
+        for job in &mut self.jobs {
+            job.fail(ControlError::Stopped("the broker stops".to_owned()));
+        }
+        self.jobs.clear();
+        if let Some(decision) = last(&self.view) {
+            self.commit(std::slice::from_ref(&decision)).await?;
+        }
+        self.store.close().await?;
+        Ok(self.view.revision())
+    }
+}
+
+fn unresolved(error: StoreError) -> StoreError {
+    match error {
+        StoreError::Unavailable(what) => StoreError::Unknown(what),
+        other => other,
+    }
+}
+
+/// One transaction in the making.
+#[derive(Default)]
+struct Round {
+    decisions: Vec<Decision>,
+    /// The first so many are the controller's; the others belong to `jobs`, in order.
+    controllers: usize,
+    jobs: Vec<usize>,
+    written: BTreeSet<Key>,
+    room: usize,
+    bytes: usize,
+}
+
+impl Round {
+    fn fits(&self, decision: &Decision) -> bool {
+        let free = decision.writes().iter().all(|write| !self.written.contains(write.key()));
+        let room = decision.operations() <= self.room && weight(decision) <= self.bytes;
+        free && (room || self.decisions.is_empty())
+    }
+
+    fn take(&mut self, decision: Decision) {
+        self.room = self.room.saturating_sub(decision.operations());
+        self.bytes = self.bytes.saturating_sub(weight(&decision));
+        self.written.extend(decision.writes().iter().map(|write| write.key().clone()));
+        self.decisions.push(decision);
+    }
+}
+
+fn weight(decision: &Decision) -> usize {
+    let bytes = |write: &Write| match write {
+        Write::Put(_, value) => value.len() + 64,
+        Write::Delete(_) => 64,
+    };
+    decision.writes().iter().map(bytes).sum()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,96 @@
+//! One thing that somebody wants written: decided from the view, decided again when another write came first.
+
+use felix_cluster::decision::Decision;
+use felix_cluster::state::Revision;
+use felix_cluster::view::View;
+
+use super::ControlError;
+
+/// A limit on every loop: a key that is changed so often in between has a fault behind it.
+const ATTEMPTS: u32 = 64;
+
+/// See the module. `decide` may be called several times before a decision is committed, so it has no effects.
+pub(crate) trait Job: Send {
+    /// What to write now; `None`: nothing is to be written, and the answer was given.
+    fn decide(&mut self, view: &View) -> Option<Decision>;
+    /// The decision was committed, or lost against another write. Returns whether the job is over.
+    fn settled(&mut self, landed: bool, revision: Revision) -> bool;
+    /// It will not be tried again.
+    fn fail(&mut self, error: ControlError);
+}
+
+/// What a job's decision function says.
+pub(crate) enum Step<R> {
+    /// There is nothing to write; this is the answer.
+    Done(R),
+    /// This is to be written, and that is then the answer, given the revision at which it landed.
+    Write(Decision, Box<dyn FnOnce(Revision) -> R + Send>),
+}
+
+type Reply<R> = Box<dyn FnOnce(Result<R, ControlError>) + Send>;
+type Answer<R> = Box<dyn FnOnce(Revision) -> R + Send>;
+
+/// A job made of two functions.
+pub(crate) struct Wanted<R> {
+    decide: Box<dyn FnMut(&View) -> Step<R> + Send>,
+    answer: Option<Answer<R>>,
+    reply: Option<Reply<R>>,
+    attempts: u32,
+}
+
+impl<R: Send + 'static> Wanted<R> {
+    /// `decide` says what to write; `reply` is called once, on the control thread, and must not wait.
+    pub(crate) fn boxed(
+        decide: impl FnMut(&View) -> Step<R> + Send + 'static,
+        reply: impl FnOnce(Result<R, ControlError>) + Send + 'static,
+    ) -> Box<dyn Job> {
+        Box::new(Wanted { decide: Box::new(decide), answer: None, reply: Some(Box::new(reply)), attempts: 0 })
+    }
+
+    fn reply(&mut self, answer: Result<R, ControlError>) {
+        if let Some(reply) = self.reply.take() {
+            reply(answer);
+        }
+    }
+}
+
+impl<R: Send + 'static> Job for Wanted<R> {
+    fn decide(&mut self, view: &View) -> Option<Decision> {
+        match (self.decide)(view) {
+            Step::Done(answer) => {
+                self.reply(Ok(answer));
+                None
+            }
+            Step::Write(decision, answer) => {
+                self.answer = Some(answer);
+                Some(decision)
+            }
+        }
+    }
+
+    fn settled(&mut self, landed: bool, revision: Revision) -> bool {
+        if landed && let Some(answer) = self.answer.take() {
+            self.reply(Ok(answer(revision)));
+            return true;
+        }
+        self.attempts += 1;
+        if self.attempts == ATTEMPTS {
+            self.reply(Err(ControlError::Contended(ATTEMPTS)));
+            return true;
+        }
+        false
+    }
+
+    fn fail(&mut self, error: ControlError) {
+        self.reply(Err(error));
+    }
+}
+
+/// Whoever waits is told even when the loop ends without a word.
+impl<R> Drop for Wanted<R> {
+    fn drop(&mut self) {
+        if let Some(reply) = self.reply.take() {
+            reply(Err(ControlError::Stopped("its loop is over".to_owned())));
+        }
+    }
+}

@@ -1,0 +1,203 @@
+use std::sync::Arc;
+
+use felix_cluster::invariants::check_view;
+use felix_cluster::registration;
+use felix_cluster::state::{Node, NodeState};
+use felix_cluster::topics::{self, NewTopic};
+use felix_protocol::ids::{BrokerId, SessionId, TopicId, Uuid};
+use felix_storage::disk::mem::MemDisk;
+use proptest::prelude::*;
+use tokio::sync::oneshot;
+
+use super::*;
+use crate::executor::job::Wanted;
+use crate::store::embedded::{Embedded, EmbeddedWatch};
+use crate::store::{After, BatchLimit, Committed, Entry, Page};
+
+/// A store that loses answers: by the next number of the script a transaction goes well (0), is refused (1), happens
+/// without a word (2), or does not happen without a word (3). It takes few operations at once, as etcd does.
+struct Lossy {
+    inner: Embedded<MemDisk>,
+    script: Vec<u8>,
+    commits: usize,
+}
+
+impl Store for Lossy {
+    type Watch = EmbeddedWatch;
+
+    async fn get(&mut self, key: &str) -> Result<Option<Entry>, StoreError> {
+        self.inner.get(key).await
+    }
+
+    async fn list(&mut self, prefix: &str, after: Option<&After>, limit: usize) -> Result<Page, StoreError> {
+        self.inner.list(prefix, after, limit.min(7)).await
+    }
+
+    async fn watch(&mut self, prefix: &str, after: Revision) -> Result<EmbeddedWatch, StoreError> {
+        self.inner.watch(prefix, after).await
+    }
+
+    async fn commit(&mut self, decisions: &[Decision]) -> Result<Committed, StoreError> {
+        let operations: usize = decisions.iter().map(Decision::operations).sum();
+        assert!(operations <= self.batch_limit().operations, "{operations} operations at once");
+        let fate = self.script.pop().unwrap_or(0);
+        self.commits += 1;
+        match fate {
+            1 => Err(StoreError::Unavailable("scripted".to_owned())),
+            2 => {
+                self.inner.commit(decisions).await?;
+                Err(StoreError::Unknown("scripted".to_owned()))
+            }
+            3 => Err(StoreError::Unknown("scripted".to_owned())),
+            _ => self.inner.commit(decisions).await,
+        }
+    }
+
+    fn batch_limit(&self) -> BatchLimit {
+        BatchLimit { operations: 24, bytes: 4096 }
+    }
+
+    async fn close(&mut self) -> Result<(), StoreError> {
+        self.inner.close().await
+    }
+}
+
+fn node(session: u64) -> Node {
+    Node {
+        session: SessionId(session),
+        state: NodeState::Live,
+        directory: Uuid::nil(),
+        suspect: false,
+        boot: String::new(),
+        listeners: Vec::new(),
+        internal: None,
+        rack: None,
+        version: String::new(),
+    }
+}
+
+async fn entered(script: Vec<u8>) -> Executor<Lossy> {
+    let disk = MemDisk::new();
+    let inner = Embedded::open(disk, "/".as_ref()).unwrap();
+    let mut store = Lossy { inner, script: Vec::new(), commits: 0 };
+    let view = View::default();
+    let mut decisions = registration::found(&view, "cluster", 2000);
+    decisions.push(registration::take_over(&view, BrokerId(1), &node(1), &Default::default()).unwrap());
+    store.inner.commit(&decisions).await.unwrap();
+    let mut executor = Executor::load(store, Published::new()).await.unwrap();
+    executor.store.script = script;
+    executor
+}
+
+fn create(
+    executor: &mut Executor<Lossy>,
+    name: &str,
+    partitions: i32,
+) -> oneshot::Receiver<Result<bool, ControlError>> {
+    let (to, from) = oneshot::channel();
+    let new = NewTopic { name: name.to_owned(), partitions, replication_factor: 1, ..NewTopic::default() };
+    let id = TopicId::random();
+    let decide = move |view: &View| match topics::create(view, id, &new) {
+        Ok((decision, _)) => Step::Write(decision, Box::new(|_| true)),
+        Err(_) => Step::Done(view.topic(&id).is_some()),
+    };
+    executor.jobs.push(Wanted::boxed(decide, |answer| drop(to.send(answer))));
+    from
+}
+
+/// Settles as the serving loop does, without its pauses.
+async fn settle(executor: &mut Executor<Lossy>) {
+    for _ in 0..200 {
+        match executor.settle().await {
+            Ok(()) => return,
+            Err(StoreError::Unavailable(_) | StoreError::Unknown(_)) => {}
+            Err(other) => panic!("{other}"),
+        }
+    }
+    panic!("it never settles");
+}
+
+fn block_on<F: Future>(future: F) -> F::Output {
+    tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(future)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(200))]
+
+    /// Whatever answers are lost: what was acknowledged is there, everything placed is led, once, and nothing that
+    /// was refused for good came to be.
+    #[test]
+    fn lost_answers_neither_lose_nor_double(script in prop::collection::vec(0..4_u8, 0..24), partitions in 1..30) {
+        block_on(async {
+            let mut executor = entered(script).await;
+            let answers: Vec<_> = (0..4)
+                .map(|at| create(&mut executor, &format!("topic{}", at % 3), partitions + at))
+                .collect();
+            settle(&mut executor).await;
+            let view = executor.view().clone();
+            check_view(&view).unwrap();
+            let mut made = 0;
+            for answer in answers {
+                made += usize::from(answer.await.unwrap() == Ok(true));
+            }
+            // Two of the four share a name.
+            assert!(made <= view.topic_count() && view.topic_count() <= 3);
+            for partition in view.partitions() {
+                assert_eq!(partition.led_by(BrokerId(1), SessionId(1)).map(|it| it.number()), Some(1));
+            }
+            // The store says the same as the view, and there is nothing left to do.
+            let commits = executor.store.commits;
+            settle(&mut executor).await;
+            assert_eq!(executor.store.commits, commits);
+            let (listed, revision) = list_all(&mut executor.store, "/").await.unwrap();
+            assert!(relist::changes(&view, listed, revision).is_empty());
+        });
+    }
+}
+
+#[test]
+fn independent_decisions_share_transactions() {
+    block_on(async {
+        let mut executor = entered(Vec::new()).await;
+        let answers: Vec<_> = (0..6).map(|at| create(&mut executor, &format!("topic{at}"), 1)).collect();
+        settle(&mut executor).await;
+        for answer in answers {
+            assert_eq!(answer.await.unwrap(), Ok(true));
+        }
+        // 6 creations of 4 operations, 6 placements of 3 and 6 promotions of 3, at most 24 at once.
+        assert!(executor.store.commits <= 6, "{}", executor.store.commits);
+    });
+}
+
+#[test]
+fn a_job_that_always_loses_is_given_up() {
+    block_on(async {
+        let mut executor = entered(Vec::new()).await;
+        let (to, from) = oneshot::channel();
+        let impossible = || Decision::new().at(Key::Cluster, Revision(99)).delete(Key::Cluster);
+        let decide = move |_: &View| Step::Write(impossible(), Box::new(|_| ()));
+        executor.jobs.push(Wanted::boxed(decide, |answer| drop(to.send(answer))));
+        settle(&mut executor).await;
+        assert!(matches!(from.await.unwrap(), Err(ControlError::Contended(_))));
+    });
+}
+
+#[test]
+fn an_answer_comes_with_a_view_that_shows_what_was_written() {
+    block_on(async {
+        let mut executor = entered(Vec::new()).await;
+        let published = Arc::clone(&executor.published);
+        let (to, from) = oneshot::channel();
+        let id = TopicId::random();
+        let new =
+            NewTopic { name: "seen".to_owned(), partitions: 1, replication_factor: 1, ..NewTopic::default() };
+        let decide = move |view: &View| match topics::create(view, id, &new) {
+            Ok((decision, _)) => Step::Write(decision, Box::new(|_| ())),
+            Err(_) => Step::Done(()),
+        };
+        let reply = move |_| drop(to.send(published.view().topic(&id).is_some()));
+        executor.jobs.push(Wanted::boxed(decide, reply));
+        settle(&mut executor).await;
+        assert!(from.await.unwrap());
+    });
+}

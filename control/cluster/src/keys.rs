@@ -28,6 +28,8 @@ pub enum Key {
     ClusterConfigs,
     /// Overrides of one group.
     GroupConfigs(String),
+    /// Overrides of one subscription to the metrics of clients.
+    ClientMetricsConfigs(String),
     /// Where the next block of producer ids begins.
     ProducerIds,
     /// The agreed feature levels.
@@ -53,6 +55,7 @@ impl fmt::Display for Key {
             Key::BrokerConfigs(node) => write!(f, "/configs/brokers/{node}"),
             Key::ClusterConfigs => f.write_str("/configs/cluster"),
             Key::GroupConfigs(group) => write!(f, "/configs/groups/{}", Escaped(group)),
+            Key::ClientMetricsConfigs(name) => write!(f, "/configs/client-metrics/{}", Escaped(name)),
             Key::ProducerIds => f.write_str("/producer-ids"),
             Key::Features => f.write_str("/features"),
         }
@@ -84,6 +87,7 @@ impl Key {
                 "brokers" => Key::BrokerConfigs(BrokerId(parts.next()?.parse().ok()?)),
                 "cluster" => Key::ClusterConfigs,
                 "groups" => Key::GroupConfigs(unescaped(parts.next()?)?),
+                "client-metrics" => Key::ClientMetricsConfigs(unescaped(parts.next()?)?),
                 _ => return None,
             },
             "producer-ids" => Key::ProducerIds,
@@ -94,7 +98,7 @@ impl Key {
     }
 }
 
-/// A group may be called anything: letters outside Kafka's topic alphabet are written as `%` and two digits.
+/// A group or a subscription may be called anything: letters outside Kafka's topic alphabet are written as `%` and two digits.
 struct Escaped<'a>(&'a str);
 
 impl fmt::Display for Escaped<'_> {
@@ -144,6 +148,7 @@ mod tests {
             Key::BrokerConfigs(BrokerId(0)),
             Key::ClusterConfigs,
             Key::GroupConfigs("a/b c%\u{e9}".to_owned()),
+            Key::ClientMetricsConfigs("a/b c%\u{e9}".to_owned()),
             Key::GroupConfigs(String::new()),
             Key::ProducerIds,
             Key::Features,

@@ -182,6 +182,8 @@ pub enum ConfigScope {
     Cluster,
     /// One group's.
     Group(String),
+    /// One subscription's to the metrics of clients.
+    ClientMetrics(String),
 }
 
 impl ConfigScope {
@@ -191,6 +193,7 @@ impl ConfigScope {
             ConfigScope::Broker(id) => Key::BrokerConfigs(*id),
             ConfigScope::Cluster => Key::ClusterConfigs,
             ConfigScope::Group(name) => Key::GroupConfigs(name.clone()),
+            ConfigScope::ClientMetrics(name) => Key::ClientMetricsConfigs(name.clone()),
         }
     }
 }
@@ -382,7 +385,15 @@ impl View {
     pub fn groups_with_overrides(&self) -> impl Iterator<Item = (&str, &Overrides)> {
         self.configs.iter().filter_map(|(scope, at)| match scope {
             ConfigScope::Group(name) => Some((name.as_str(), &at.value)),
-            ConfigScope::Broker(_) | ConfigScope::Cluster => None,
+            ConfigScope::Broker(_) | ConfigScope::Cluster | ConfigScope::ClientMetrics(_) => None,
+        })
+    }
+
+    /// Subscriptions to the metrics of clients, with what was set on them.
+    pub fn client_metrics(&self) -> impl Iterator<Item = (&str, &Overrides)> {
+        self.configs.iter().filter_map(|(scope, at)| match scope {
+            ConfigScope::ClientMetrics(name) => Some((name.as_str(), &at.value)),
+            ConfigScope::Broker(_) | ConfigScope::Cluster | ConfigScope::Group(_) => None,
         })
     }
 
@@ -468,6 +479,9 @@ impl View {
             Key::BrokerConfigs(id) => self.apply_configs(ConfigScope::Broker(*id), change)?,
             Key::ClusterConfigs => self.apply_configs(ConfigScope::Cluster, change)?,
             Key::GroupConfigs(group) => self.apply_configs(ConfigScope::Group(group.clone()), change)?,
+            Key::ClientMetricsConfigs(name) => {
+                self.apply_configs(ConfigScope::ClientMetrics(name.clone()), change)?;
+            }
             Key::ProducerIds => {
                 self.producer_ids =
                     read::<ProducerIds>(change)?.map(|value| Arc::new(At { revision: at, value }));
@@ -532,6 +546,9 @@ impl View {
             Key::BrokerConfigs(id) => Some(self.overrides_at(&ConfigScope::Broker(*id))),
             Key::ClusterConfigs => Some(self.overrides_at(&ConfigScope::Cluster)),
             Key::GroupConfigs(name) => Some(self.overrides_at(&ConfigScope::Group(name.clone()))),
+            Key::ClientMetricsConfigs(name) => {
+                Some(self.overrides_at(&ConfigScope::ClientMetrics(name.clone())))
+            }
             Key::ProducerIds => self.producer_ids.as_ref().map(|at| at.revision),
             Key::Features => u64::try_from(self.features.epoch).ok().filter(|epoch| *epoch > 0).map(Revision),
         };

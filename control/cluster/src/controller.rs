@@ -35,6 +35,12 @@ impl Controller {
             // A node that came or went matters to those it leads and to those nobody leads.
             let concerned = view.partitions().filter(|partition| is_leaderless(view, partition));
             self.dirty.extend(concerned.map(|partition| partition.id));
+            // Partitions that found nobody to hold them may now.
+            let promised: usize =
+                view.topics().map(|topic| usize::try_from(topic.partition_count).unwrap_or(0)).sum();
+            if promised != view.partition_count() {
+                self.note_all(view);
+            }
         }
     }
 

@@ -21,3 +21,6 @@ pub mod relist;
 pub mod state;
 pub mod topics;
 pub mod view;
+
+#[cfg(test)]
+pub(crate) mod testing;

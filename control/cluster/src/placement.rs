@@ -5,32 +5,47 @@ use std::collections::BTreeMap;
 use felix_protocol::ids::{BrokerId, PartitionId};
 
 use crate::state::NodeState;
-use crate::view::View;
+use crate::view::{NodeView, View};
 
 /// What one broker carries.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Load {
+    standing: Standing,
     rack: Option<String>,
     replicas: usize,
     /// Partitions whose first replica it is: it leads them when all is well.
     preferred: usize,
 }
 
-/// Live brokers and what each carries; grows with every placement, so that a batch comes out even.
+/// Who is taken first.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+enum Standing {
+    #[default]
+    Live,
+    Draining,
+    /// Only to make up the number of replicas, where a broker was lost since the topic was asked for.
+    Fenced,
+}
+
+/// Brokers and what each carries; grows with every placement, so that a batch comes out even.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Loads {
     brokers: BTreeMap<BrokerId, Load>,
 }
 
 impl Loads {
-    /// Counts what live brokers carry. Draining ones get nothing new while there are others.
+    /// Counts what brokers carry.
     pub fn of(view: &View) -> Loads {
-        let settled = view.brokers().any(|(_, node)| node.node.state == NodeState::Live);
-        let mut brokers: BTreeMap<BrokerId, Load> = view
-            .brokers()
-            .filter(|(_, node)| !settled || node.node.state == NodeState::Live)
-            .map(|(id, node)| (id, Load { rack: node.node.rack.clone(), ..Load::default() }))
-            .collect();
+        let load = |node: &NodeView| Load {
+            standing: match node.node.state {
+                NodeState::Live => Standing::Live,
+                NodeState::Draining => Standing::Draining,
+                NodeState::Fenced => Standing::Fenced,
+            },
+            rack: node.node.rack.clone(),
+            ..Load::default()
+        };
+        let mut brokers: BTreeMap<BrokerId, Load> = view.nodes().map(|(id, node)| (id, load(node))).collect();
         for partition in view.partitions() {
             for (at, id) in partition.state.replicas.iter().enumerate() {
                 if let Some(load) = brokers.get_mut(id) {
@@ -43,7 +58,11 @@ impl Loads {
     }
 
     /// Chooses `count` brokers for a partition, or as many as there are; the first is the one that should lead.
+    /// Nobody, while nobody is live.
     pub fn place(&mut self, partition: PartitionId, count: usize) -> Vec<BrokerId> {
+        if self.brokers.values().all(|load| load.standing == Standing::Fenced) {
+            return Vec::new();
+        }
         let mut chosen: Vec<BrokerId> = Vec::with_capacity(count);
         while chosen.len() < count {
             let free = self.brokers.iter().filter(|(id, _)| !chosen.contains(id));
@@ -51,12 +70,12 @@ impl Loads {
                 let shared = chosen.iter().filter(|other| self.rack_of(**other) == load.rack.as_deref());
                 // Brokers without a rack do not count as sharing one.
                 let shared = if load.rack.is_some() { shared.count() } else { 0 };
-                (shared, load.replicas, score(partition, **id))
+                (load.standing, shared, load.replicas, score(partition, **id))
             });
             let Some((id, _)) = best else { break };
             chosen.push(*id);
         }
-        let preferred = |id: &BrokerId| self.brokers.get(id).map_or(0, |load| load.preferred);
+        let preferred = |id: &BrokerId| self.brokers.get(id).map(|load| (load.standing, load.preferred));
         let first = chosen.iter().enumerate().min_by_key(|(at, id)| (preferred(id), *at)).map(|(at, _)| at);
         if let Some(first) = first {
             chosen.swap(0, first);

@@ -1,1 +1,253 @@
+//! Random histories: whatever brokers, clients and controllers do at once, from views of any age, every invariant
+//! holds after each step and a settled cluster is whole.
+
+use felix_protocol::ids::BrokerId;
+use proptest::prelude::*;
+
 use super::*;
+use crate::eligible::{self, Declined, Report, Tenure};
+use crate::invariants::check_view;
+use crate::relist;
+use crate::state::{DeclineReason, Pair};
+use crate::testing::{World, log};
+use crate::topics::{self, NewTopic, TopicRef};
+
+/// One thing that happens. Indexes are taken modulo what there is.
+#[derive(Clone, Debug)]
+enum Act {
+    Create {
+        name: usize,
+        partitions: i32,
+        factor: i16,
+    },
+    Delete {
+        topic: usize,
+    },
+    Widen {
+        topic: usize,
+        by: i32,
+    },
+    Fence {
+        node: usize,
+    },
+    Register {
+        node: usize,
+    },
+    Drain {
+        node: usize,
+    },
+    Controller {
+        limit: usize,
+    },
+    Open {
+        partition: usize,
+        log: u128,
+    },
+    Vouch {
+        partition: usize,
+        with: Vec<(i32, u128)>,
+        need: usize,
+    },
+    Decline {
+        partition: usize,
+        wiped: bool,
+    },
+    /// Everyone forgets what they saw and looks again.
+    Look {
+        who: usize,
+    },
+}
+
+fn acts() -> impl Strategy<Value = Vec<Act>> {
+    let act = prop_oneof![
+        2 => (0..4_usize, 1..4, 1..4_i16).prop_map(|(name, partitions, factor)| Act::Create { name, partitions, factor }),
+        1 => (0..4_usize).prop_map(|topic| Act::Delete { topic }),
+        1 => (0..4_usize, 1..3).prop_map(|(topic, by)| Act::Widen { topic, by }),
+        2 => (0..3_usize).prop_map(|node| Act::Fence { node }),
+        3 => (0..3_usize).prop_map(|node| Act::Register { node }),
+        1 => (0..3_usize).prop_map(|node| Act::Drain { node }),
+        4 => (1..6_usize).prop_map(|limit| Act::Controller { limit }),
+        5 => (0..12_usize, 0..3_u128).prop_map(|(partition, log)| Act::Open { partition, log }),
+        4 => (0..12_usize, prop::collection::vec((1..4, 0..3_u128), 0..3), 1..3_usize)
+            .prop_map(|(partition, with, need)| Act::Vouch { partition, with, need }),
+        1 => (0..12_usize, any::<bool>()).prop_map(|(partition, wiped)| Act::Decline { partition, wiped }),
+        6 => (0..3_usize).prop_map(|who| Act::Look { who }),
+    ];
+    prop::collection::vec(act, 1..60)
+}
+
+/// A log id that belongs to one broker alone.
+fn log_of(broker: i32, number: u128) -> felix_protocol::ids::LogId {
+    log(u128::from(broker.unsigned_abs()) * 100 + number)
+}
+
+/// Three deciders, each with a view of its own age, on one store.
+struct Cluster {
+    world: World,
+    seen: Vec<View>,
+}
+
+impl Cluster {
+    fn act(&mut self, act: &Act) {
+        let names = ["a.b", "a_b", "c", "d"];
+        match act {
+            Act::Look { who } => self.seen[*who] = self.world.view.clone(),
+            Act::Create { name, partitions, factor } => {
+                let new = NewTopic {
+                    name: names[*name].to_owned(),
+                    partitions: *partitions,
+                    replication_factor: *factor,
+                    ..NewTopic::default()
+                };
+                if let Ok((decision, _)) = topics::create(&self.seen[0], TopicId::random(), &new) {
+                    self.world.commit(&decision);
+                }
+            }
+            Act::Delete { topic } => {
+                if let Ok((decision, _)) =
+                    topics::delete(&self.seen[1], &TopicRef::Name(names[*topic].to_owned()))
+                {
+                    self.world.commit(&decision);
+                }
+            }
+            Act::Widen { topic, by } => {
+                let Some(now) = self.seen[0].topic_named(names[*topic]) else { return };
+                if let Ok((decision, _)) =
+                    topics::widen(&self.seen[0], names[*topic], now.partition_count + by, None)
+                {
+                    self.world.commit(&decision);
+                }
+            }
+            Act::Fence { node } => self.world.fence(1 + i32::try_from(*node).unwrap()),
+            Act::Register { node } => self.world.register(1 + i32::try_from(*node).unwrap()),
+            Act::Drain { node } => self.world.drain(1 + i32::try_from(*node).unwrap()),
+            // A controller that sees only what it saw last, and has everything to look at.
+            Act::Controller { limit } => {
+                let mut controller = Controller::default();
+                controller.note_all(&self.seen[2]);
+                for decision in controller.decide(&self.seen[2], &Standings::new(), *limit) {
+                    self.world.commit(&decision);
+                }
+            }
+            Act::Open { partition, log } => {
+                self.report(*partition, |broker, _| Report::Opened(log_of(broker, *log)));
+            }
+            Act::Vouch { partition, with, need } => self.report(*partition, |_, _| Report::Eligible {
+                pairs: with
+                    .iter()
+                    .map(|(id, log)| Pair { broker: BrokerId(*id), log: log_of(*id, *log) })
+                    .collect(),
+                dead: BTreeSet::new(),
+                need: *need,
+            }),
+            Act::Decline { partition, wiped } => self.report(*partition, |broker, generation| {
+                let reason = if *wiped { DeclineReason::Wiped } else { DeclineReason::Doubt };
+                let current = (!wiped).then(|| log_of(broker, 50));
+                Report::Declined(Declined { reason, current, accepted: generation, end: 3 })
+            }),
+        }
+    }
+
+    /// A leader reports from what it learned last, which may be long ago.
+    fn report(
+        &mut self,
+        partition: usize,
+        report: impl FnOnce(i32, felix_protocol::ids::Generation) -> Report,
+    ) {
+        let seen = &self.seen[partition % 3];
+        let Some(partition) = seen.partitions().nth(partition).cloned() else { return };
+        let (Some(leader), Some(learned)) = (partition.leader().copied(), seen.learned(&partition.id)) else {
+            return;
+        };
+        let from =
+            Tenure { broker: leader.broker, session: leader.session, generation: partition.generation() };
+        let report = report(leader.broker.0, partition.generation());
+        if let Ok(Some(decision)) = eligible::decide(&partition, learned, &from, &report) {
+            self.world.commit(&decision);
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(400))]
+
+    /// `World::commit` checks each step; here the end is checked.
+    #[test]
+    fn random_histories_keep_every_invariant(acts in acts()) {
+        let world = World::with_brokers(3);
+        let seen = vec![world.view.clone(); 3];
+        let mut cluster = Cluster { world, seen };
+        for act in &acts {
+            cluster.act(act);
+        }
+        let mut world = cluster.world;
+        world.settle();
+        // With all brokers back, whatever was never in doubt is led; and nothing is left to decide.
+        for node in 1..=3 {
+            world.register(node);
+        }
+        world.settle();
+        check_view(&world.view).unwrap();
+        for partition in world.view.partitions() {
+            let lost = partition.state.promotable().is_empty() && !partition.state.untouched();
+            prop_assert!(lost || partition.leader().is_some(), "{partition:?}");
+        }
+        world.controller.note_all(&world.view.clone());
+        prop_assert_eq!(world.settle(), 0);
+        // A view that followed and one that reads everything anew are the same.
+        let mut anew = View::default();
+        for change in relist::changes(&anew.clone(), world.listed(), world.view.revision()) {
+            anew.apply(&change).unwrap();
+        }
+        anew.advance(world.view.revision());
+        prop_assert!(anew.changes_since(&world.view).is_empty());
+        prop_assert_eq!(anew.keys(), world.view.keys());
+    }
+
+    /// A watch that lost any part of the story is healed by one list.
+    #[test]
+    fn a_list_heals_what_a_watch_lost(acts in acts(), kept in 0..60_usize) {
+        let world = World::with_brokers(3);
+        let mut cluster = Cluster { seen: vec![world.view.clone(); 3], world };
+        let mut behind = cluster.world.view.clone();
+        for (at, act) in acts.iter().enumerate() {
+            cluster.act(act);
+            if at == kept {
+                behind = cluster.world.view.clone();
+            }
+        }
+        let now = cluster.world.view.revision();
+        for change in relist::changes(&behind.clone(), cluster.world.listed(), now) {
+            behind.apply(&change).unwrap();
+        }
+        prop_assert!(behind.changes_since(&cluster.world.view).is_empty());
+    }
+}
+
+#[test]
+fn nodes_that_return_are_given_what_nobody_leads() {
+    let mut world = World::with_brokers(1);
+    let new = NewTopic { name: "t".to_owned(), partitions: 3, replication_factor: 1, ..NewTopic::default() };
+    world.create(new).unwrap();
+    world.fence(1);
+    // Each loses its leader, visibly; then there is nothing to do.
+    assert_eq!(world.settle(), 3);
+    assert_eq!(world.settle(), 0);
+    world.register(1);
+    assert_eq!(world.settle(), 3);
+    assert!(world.view.partitions().all(|it| it.generation().number() == 2));
+}
+
+#[test]
+fn a_topic_made_while_nobody_is_live_waits_for_somebody() {
+    let mut world = World::with_brokers(1);
+    let new = NewTopic { name: "t".to_owned(), partitions: 2, replication_factor: 1, ..NewTopic::default() };
+    let (creation, _) = topics::create(&world.view, TopicId::random(), &new).unwrap();
+    world.fence(1);
+    assert!(world.commit(&creation));
+    world.settle();
+    assert_eq!(world.view.partition_count(), 0);
+    world.register(1);
+    world.settle();
+    check_view(&world.view).unwrap();
+}

@@ -382,6 +382,8 @@ impl<D: Disk> Loader<'_, D> {
         }
         self.log.end = end;
         self.log.synced = end;
+        // What lies below the log start has left the map.
+        let newest = newest.filter(|_| end > self.recovered.log_start);
         self.believe_map(newest)?;
         let (producers, at) = self.log.snapshot_below(&self.listing.snapshots, end, self.now);
         self.log.producers = producers;

@@ -36,6 +36,10 @@ impl<D: Disk> Log<D> {
         let keep = segments.partition_point(|segment| segment.base() <= to).max(1);
         let last = segments[keep - 1].clone();
         let (position, end) = self.boundary(&last, to)?;
+        if end < start {
+            // The log start lies inside of the batch that would have to go.
+            return Err(StorageError::OutOfRange { offset: to, start, end: self.end });
+        }
         let outcome = self.cut(&segments, keep, position, end, now);
         if outcome.is_err() {
             // Half cut: what the disk holds is known again only after the next open.

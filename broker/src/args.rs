@@ -1,9 +1,9 @@
 //! The command line: flags, environment, file, defaults, in this order of precedence.
 //!
-//! One table of settings drives `--help`, the environment names, the file's keys and the errors. A wrong value
-//! or an unknown key is one line that says what, where from, and what is allowed; the process then ends with
-//! exit code 2. Rows of the broker's config table (Kafka's names) come by `--set` or by the file and are only
-//! collected here: `felix_cluster::config` knows them.
+//! The table [`FLAGS`] drives `--help`, the environment's names and the file's keys. A wrong value or an unknown key
+//! is one line that says what, where from, and what is allowed; the process then ends with exit code 2. Broker
+//! configs by Kafka's names come by `--set` or by the file; where a flag and a config mean the same, the flag wins,
+//! from wherever it was given.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -11,110 +11,13 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Arg, ArgAction, ArgMatches, Command};
+use felix_cluster::config::flags::{FLAGS, Flag};
+use felix_cluster::config::{State, StaticConfig, layers};
 use thiserror::Error;
 
 mod endpoint;
 
 pub use endpoint::{Endpoint, parse_endpoints};
-
-/// One setting of the node itself.
-struct Setting {
-    flag: &'static str,
-    value_name: &'static str,
-    environment: &'static str,
-    default: Option<&'static str>,
-    help: &'static str,
-}
-
-/// Every setting, in the order of `--help`. The file's key is the flag's name.
-const SETTINGS: &[Setting] = &[
-    Setting {
-        flag: "node-id",
-        value_name: "NUMBER",
-        environment: "FELIX_NODE_ID",
-        default: Some("1"),
-        help: "Broker id, stable over restarts",
-    },
-    Setting {
-        flag: "data-dir",
-        value_name: "DIR",
-        environment: "FELIX_DATA_DIR",
-        default: Some("./felix-data"),
-        help: "Where everything is kept; created if missing, locked while in use",
-    },
-    Setting {
-        flag: "listeners",
-        value_name: "LIST",
-        environment: "FELIX_LISTENERS",
-        default: Some("PLAINTEXT://127.0.0.1:9092"),
-        help: "Where clients connect, in Kafka's syntax; several are separated by commas",
-    },
-    Setting {
-        flag: "advertised-listeners",
-        value_name: "LIST",
-        environment: "FELIX_ADVERTISED_LISTENERS",
-        default: None,
-        help: "What clients are told to connect to [default: the listeners]",
-    },
-    Setting {
-        flag: "internal-listener",
-        value_name: "HOST:PORT",
-        environment: "FELIX_INTERNAL_BIND",
-        default: None,
-        help: "Port for other brokers [default: none on a single node]",
-    },
-    Setting {
-        flag: "internal-advertise",
-        value_name: "HOST:PORT",
-        environment: "FELIX_INTERNAL_ADVERTISE",
-        default: None,
-        help: "What other brokers dial [default: the internal listener]",
-    },
-    Setting {
-        flag: "etcd",
-        value_name: "LIST",
-        environment: "FELIX_ETCD_ENDPOINTS",
-        default: None,
-        help: "etcd endpoints [default: none, a control store in the data directory]",
-    },
-    Setting {
-        flag: "cluster-prefix",
-        value_name: "PREFIX",
-        environment: "FELIX_CLUSTER_PREFIX",
-        default: Some("/felix"),
-        help: "Key prefix in etcd, so that clusters can share one",
-    },
-    Setting {
-        flag: "rack",
-        value_name: "NAME",
-        environment: "FELIX_RACK",
-        default: None,
-        help: "Rack of this node, for placement and client.rack [default: none]",
-    },
-    Setting {
-        flag: "metrics-bind",
-        value_name: "HOST:PORT",
-        environment: "FELIX_BROKER_METRICS_BIND",
-        default: Some("127.0.0.1:9644"),
-        help: "HTTP with /metrics, /healthz and /readyz",
-    },
-    Setting {
-        flag: "lease-ms",
-        value_name: "MS",
-        environment: "FELIX_LEASE_MS",
-        default: Some("2000"),
-        help: "Lease length, 500 to 60000; cluster-wide, the first node writes it",
-    },
-];
-
-/// The file's own setting, which the file itself cannot give.
-const CONFIG: Setting = Setting {
-    flag: "config",
-    value_name: "FILE",
-    environment: "FELIX_CONFIG",
-    default: None,
-    help: "TOML file with any of these settings and any broker config",
-};
 
 /// Where a value came from, for messages.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -127,6 +30,8 @@ pub enum Source {
     File(PathBuf),
     /// `--set key=value`.
     Set,
+    /// A broker config that means the same as the flag; where that was given.
+    Config(String),
     /// Nobody said anything.
     Default,
 }
@@ -138,6 +43,7 @@ impl fmt::Display for Source {
             Source::Environment(name) => write!(f, "environment {name}"),
             Source::File(path) => write!(f, "file {}", path.display()),
             Source::Set => write!(f, "flag --set"),
+            Source::Config(origin) => f.write_str(origin),
             Source::Default => write!(f, "the default"),
         }
     }
@@ -171,26 +77,9 @@ pub enum ArgsError {
     /// `--set` without `=`.
     #[error("--set {0}: must be key=value")]
     Set(String),
-}
-
-/// What was asked of the binary.
-#[derive(Debug)]
-pub enum Action {
-    /// Run a broker.
-    Serve(Box<Settings>),
-    /// Print what a segment, an index or a copy's folder holds.
-    DumpLog(PathBuf),
-}
-
-/// A broker config given by Kafka's name, unchecked.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Override {
-    /// Kafka's name.
-    pub key: String,
-    /// The value as text.
-    pub value: String,
-    /// Where it came from.
-    pub source: Source,
+    /// A broker config that cannot be.
+    #[error(transparent)]
+    Config(#[from] layers::StartError),
 }
 
 /// The node's settings, checked.
@@ -207,11 +96,13 @@ pub struct Settings {
     /// Rack, if any.
     pub rack: Option<String>,
     /// Host and port of the HTTP listener.
-    pub metrics_bind: String,
+    pub metrics_bind: (String, u16),
     /// Lease length.
     pub lease: Duration,
-    /// Broker configs by Kafka's names: file entries first, then `--set` in order.
-    pub overrides: Vec<Override>,
+    /// Broker configs by Kafka's names, those that a flag means too included.
+    pub fixed: StaticConfig,
+    /// What was given and has no effect, with why.
+    pub without_effect: Vec<(&'static str, &'static str)>,
 }
 
 /// The whole command line for clap.
@@ -220,51 +111,51 @@ pub fn command() -> Command {
     let mut felix = Command::new("felix")
         .version(env!("CARGO_PKG_VERSION"))
         .about("A Kafka-wire-compatible broker")
-        .after_help(
-            "Precedence: flag, environment, file, default. Logs go to stderr; FELIX_LOG sets the level \
-             (error, warn, info, debug, trace, or a filter such as felix=debug), FELIX_LOG_FORMAT=json the form.",
-        )
+        .after_help(after_help())
         .disable_help_subcommand(true);
-    for setting in SETTINGS.iter().chain([&CONFIG]) {
-        felix = felix.arg(argument(setting));
-        serve = serve.arg(argument(setting));
+    for flag in FLAGS {
+        let Some(name) = flag.flag else { continue };
+        let mut argument = Arg::new(name).long(name).value_name(flag.value_name).help(help(flag));
+        if name == "set" {
+            argument = argument.action(ArgAction::Append);
+        }
+        felix = felix.arg(argument.clone());
+        serve = serve.arg(argument);
     }
-    let set = Arg::new("set")
-        .long("set")
-        .value_name("KEY=VALUE")
-        .action(ArgAction::Append)
-        .help("Any broker config by Kafka's name, e.g. log.retention.ms=600000; repeatable");
-    let dump = Command::new("dump-log")
-        .about("Print what a segment, an index or a partition's folder holds")
-        .arg(Arg::new("path").value_name("DIR|FILE").required(true));
-    felix.arg(set.clone()).subcommand(serve.arg(set)).subcommand(dump)
+    felix.subcommand(serve)
 }
 
-fn argument(setting: &Setting) -> Arg {
-    let default = setting.default.map(|value| format!("[default: {value}] ")).unwrap_or_default();
-    let help = format!("{} {default}[env: {}]", setting.help, setting.environment);
-    Arg::new(setting.flag).long(setting.flag).value_name(setting.value_name).help(help)
+fn help(flag: &Flag) -> String {
+    let default = flag.default.map(|value| format!(" [default: {value}]")).unwrap_or_default();
+    let environment = flag.environment.map(|name| format!(" [env: {name}]")).unwrap_or_default();
+    let note = match flag.state {
+        State::Honoured => String::new(),
+        State::Partly(why) | State::NoEffect(why) => format!(" (without effect: {why})"),
+        State::Refused(why) => format!(" (not yet: {why})"),
+    };
+    format!("{}{note}{default}{environment}", flag.help)
 }
 
-/// Reads the command line and what it leads to. `environment` answers for the process's variables.
+/// What only the environment can say, and the order of precedence.
+fn after_help() -> String {
+    let mut text = String::from("Environment:\n");
+    for flag in FLAGS.iter().filter(|flag| flag.flag.is_none()) {
+        let name = flag.environment.unwrap_or_default();
+        let default = flag.default.map(|value| format!(" [default: {value}]")).unwrap_or_default();
+        text.push_str(&format!("  {name}=<{}>\n          {}{default}\n", flag.value_name, flag.help));
+    }
+    text.push_str("\nPrecedence: flag, environment, file, default.");
+    text
+}
+
+/// The node's settings from the command line and all that it leads to. `environment` answers for the process's
+/// variables.
 pub fn resolve(
     matches: &ArgMatches,
     environment: impl Fn(&str) -> Option<String>,
-) -> Result<Action, ArgsError> {
-    match matches.subcommand() {
-        Some(("dump-log", dump)) => {
-            let path = dump.get_one::<String>("path").map(PathBuf::from).unwrap_or_default();
-            Ok(Action::DumpLog(path))
-        }
-        Some((_, serve)) => {
-            let flags = Flags { inner: Some(serve), outer: matches };
-            Ok(Action::Serve(Box::new(settings(&flags, environment)?)))
-        }
-        None => {
-            let flags = Flags { inner: None, outer: matches };
-            Ok(Action::Serve(Box::new(settings(&flags, environment)?)))
-        }
-    }
+) -> Result<Settings, ArgsError> {
+    let inner = matches.subcommand().map(|(_, serve)| serve);
+    settings(&Flags { inner, outer: matches }, environment)
 }
 
 /// Flags may stand before or behind `serve`; the ones behind win.
@@ -291,7 +182,7 @@ impl Flags<'_> {
     }
 }
 
-/// The values of [`SETTINGS`], each with its source.
+/// The value of each flag that has one, with its source.
 struct Values {
     given: BTreeMap<&'static str, (String, Source)>,
 }
@@ -320,62 +211,78 @@ fn wrong(what: &str, value: &str, source: &Source, allowed: impl Into<String>) -
     }
 }
 
-fn settings(
-    flags: &Flags<'_>,
-    environment: impl Fn(&str) -> Option<String>,
-) -> Result<Settings, ArgsError> {
-    let from_flag_or_environment = |setting: &Setting| {
-        flags.get(setting.flag).map(|value| (value, Source::Flag(setting.flag.to_owned()))).or_else(|| {
-            environment(setting.environment).map(|value| (value, Source::Environment(setting.environment)))
-        })
+fn settings(flags: &Flags<'_>, environment: impl Fn(&str) -> Option<String>) -> Result<Settings, ArgsError> {
+    let from_environment = |flag: &Flag| {
+        let name = flag.environment?;
+        Some((environment(name)?, Source::Environment(name)))
     };
-    let file = match from_flag_or_environment(&CONFIG) {
+    let from_flag = |flag: &Flag| {
+        let name = flag.flag.filter(|name| *name != "set")?;
+        Some((flags.get(name)?, Source::Flag(name.to_owned())))
+    };
+    let config = FLAGS.iter().find(|flag| flag.flag == Some("config"));
+    let file = match config.and_then(|config| from_flag(config).or_else(|| from_environment(config))) {
         Some((path, source)) => read_file(&path, source)?,
         None => BTreeMap::new(),
     };
+    let mut fixed = fixed(&file, flags.sets())?;
     let mut given = BTreeMap::new();
-    for setting in SETTINGS {
-        let value = from_flag_or_environment(setting)
-            .or_else(|| file.get(setting.flag).cloned())
-            .or_else(|| setting.default.map(|value| (value.to_owned(), Source::Default)));
-        if let Some(value) = value {
-            given.insert(setting.flag, value);
+    let mut without_effect = Vec::new();
+    for flag in FLAGS {
+        let name = flag.flag.or(flag.environment).unwrap_or_default();
+        let from_file = || flag.flag.and_then(|name| file.get(name)).cloned();
+        if let Some((value, source)) = from_flag(flag).or_else(|| from_environment(flag)).or_else(from_file) {
+            match flag.state {
+                State::Refused(why) => return Err(wrong(name, &value, &source, why)),
+                State::NoEffect(why) if flag.default != Some(value.as_str()) => {
+                    without_effect.push((name, why));
+                }
+                State::NoEffect(_) | State::Honoured | State::Partly(_) => {}
+            }
+            if let Some(config) = flag.config {
+                fixed.set(config, &value, &source).map_err(|error| match error {
+                    // Named as it was given.
+                    layers::StartError::Value { problem, .. } => {
+                        wrong(name, &value, &source, problem.allowed)
+                    }
+                    other @ (layers::StartError::Unknown { .. } | layers::StartError::Conflict(_)) => {
+                        other.into()
+                    }
+                })?;
+            }
+            given.insert(name, (value, source));
+        } else if let Some(config) = flag.config
+            && let (Some(value), Some(origin)) = (fixed.values().get(config), fixed.origin(config))
+        {
+            given.insert(name, (value.clone(), Source::Config(origin.to_owned())));
+        } else if let Some(default) = flag.default {
+            given.insert(name, (default.to_owned(), Source::Default));
         }
     }
-    let overrides = overrides(&file, flags.sets())?;
-    check(&Values { given }, overrides)
+    fixed.check()?;
+    check(&Values { given }, fixed, without_effect)
 }
 
-/// What is not a setting of the node is a broker config.
-fn overrides(
-    file: &BTreeMap<String, (String, Source)>,
-    sets: Vec<String>,
-) -> Result<Vec<Override>, ArgsError> {
-    let mut all = Vec::new();
+/// Broker configs: what is no flag in the file, then `--set` in order.
+fn fixed(file: &BTreeMap<String, (String, Source)>, sets: Vec<String>) -> Result<StaticConfig, ArgsError> {
+    let mut fixed = StaticConfig::new();
     for (key, (value, source)) in file {
-        if !SETTINGS.iter().any(|setting| setting.flag == key) {
-            all.push(Override { key: key.clone(), value: value.clone(), source: source.clone() });
+        if !FLAGS.iter().any(|flag| flag.flag == Some(key.as_str())) {
+            fixed.set(key, value, source)?;
         }
     }
     for set in sets {
         let Some((key, value)) = set.split_once('=') else { return Err(ArgsError::Set(set)) };
-        let (key, value) = (key.trim().to_owned(), value.trim().to_owned());
-        all.push(Override { key, value, source: Source::Set });
+        fixed.set(key.trim(), value.trim(), Source::Set)?;
     }
-    Ok(all)
+    Ok(fixed)
 }
 
-fn check(values: &Values, overrides: Vec<Override>) -> Result<Settings, ArgsError> {
-    if let Some((value, source)) = values.get("etcd") {
-        let allowed = "clusters over etcd are not supported by this version; leave it out to run a single node";
-        return Err(wrong("etcd", value, source, allowed));
-    }
-    for flag in ["internal-listener", "internal-advertise"] {
-        if let Some((value, source)) = values.get(flag) {
-            let allowed = "only a cluster over etcd has other brokers, which this version does not support; leave it out";
-            return Err(wrong(flag, value, source, allowed));
-        }
-    }
+fn check(
+    values: &Values,
+    fixed: StaticConfig,
+    without_effect: Vec<(&'static str, &'static str)>,
+) -> Result<Settings, ArgsError> {
     let node_id = values.parse("node-id", |text| {
         text.parse::<i32>()
             .ok()
@@ -383,7 +290,11 @@ fn check(values: &Values, overrides: Vec<Override>) -> Result<Settings, ArgsErro
             .ok_or_else(|| format!("must be a whole number from 0 to {}", i32::MAX))
     })?;
     let data_dir = values.parse("data-dir", |text| {
-        if text.is_empty() { Err("must name a directory".to_owned()) } else { Ok(PathBuf::from(text)) }
+        if text.is_empty() || text.contains(',') {
+            Err("must name one directory".to_owned())
+        } else {
+            Ok(PathBuf::from(text))
+        }
     })?;
     let listeners = values.parse("listeners", |text| parse_endpoints(text, endpoint::Use::Bind))?;
     let advertised =
@@ -393,11 +304,14 @@ fn check(values: &Values, overrides: Vec<Override>) -> Result<Settings, ArgsErro
         let unknown =
             advertised.iter().find(|one| !listeners.iter().any(|listener| listener.name == one.name));
         if let (Some(unknown), Some((value, source))) = (unknown, values.get("advertised-listeners")) {
-            let allowed = format!("no listener is named {}; the listeners are {}", unknown.name, names(&listeners));
+            let listeners = names(&listeners);
+            let allowed = format!("no listener is named {}; the listeners are {listeners}", unknown.name);
             return Err(wrong("advertised-listeners", value, source, allowed));
         }
     }
-    let metrics_bind = values.parse("metrics-bind", |text| endpoint::check_host_port(text).map(str::to_owned))?;
+    let metrics_bind = values.parse("metrics-bind", |text| {
+        endpoint::split_plain(text).map(|(host, port)| (host.to_owned(), port))
+    })?;
     let lease = values.parse("lease-ms", |text| {
         text.parse::<u64>()
             .ok()
@@ -412,9 +326,10 @@ fn check(values: &Values, overrides: Vec<Override>) -> Result<Settings, ArgsErro
         listeners,
         advertised: advertised.unwrap_or_default(),
         rack,
-        metrics_bind: metrics_bind.unwrap_or_default(),
+        metrics_bind: metrics_bind.unwrap_or_else(|| ("127.0.0.1".to_owned(), 9644)),
         lease: lease.unwrap_or(Duration::from_secs(2)),
-        overrides,
+        fixed,
+        without_effect,
     })
 }
 
@@ -451,7 +366,9 @@ fn flatten(
                 flatten(&key, nested, source, into)?;
                 continue;
             }
-            toml::Value::Array(items) => items.iter().map(plain).collect::<Option<Vec<_>>>().map(|all| all.join(",")),
+            toml::Value::Array(items) => {
+                items.iter().map(plain).collect::<Option<Vec<_>>>().map(|all| all.join(","))
+            }
             toml::Value::String(_)
             | toml::Value::Integer(_)
             | toml::Value::Float(_)
@@ -459,7 +376,12 @@ fn flatten(
             | toml::Value::Datetime(_) => plain(&value),
         };
         let Some(text) = text else {
-            return Err(wrong(&key, "[...]", source, "must be a text, a number, true, false, or a list of these"));
+            return Err(wrong(
+                &key,
+                "[...]",
+                source,
+                "must be a text, a number, true, false, or a list of these",
+            ));
         };
         into.insert(key, (text, source.clone()));
     }

@@ -5,25 +5,69 @@
 //! before anything is decoded. Whatever fails there cannot be answered (Kafka has no frame for it), so the
 //! connection is closed; only ApiVersions of an unknown version has an answer. Wire messages stop in these files.
 
+use std::collections::HashSet;
 use std::fmt::Write as _;
 use std::future::Future;
+use std::hash::Hash;
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use felix_protocol::frame::{self, CheckedRequest, FrameError, Request};
-use felix_protocol::messages::{ApiKey, ApiRequest, Encodable};
+use felix_protocol::frame::{self, CheckedRequest, FrameError, Request, RequestBody, ResponseBody};
+use felix_protocol::messages::{ApiKey, StrBytes};
 use thiserror::Error;
 
 use crate::node::Node;
 
+mod alter_configs;
 mod api_versions;
+mod create_partitions;
+mod create_topics;
+mod delete_records;
+mod delete_topics;
+mod describe_acls;
+mod describe_cluster;
+mod describe_configs;
+mod describe_log_dirs;
+mod describe_producers;
+mod describe_quorum;
+mod describe_topic_partitions;
+mod fetch;
+mod incremental_alter_configs;
+mod init_producer_id;
+mod list_config_resources;
+mod list_offsets;
+mod list_partition_reassignments;
+pub mod metadata;
+mod offset_for_leader_epoch;
+mod produce;
 
 /// The list. The order is that of `docs/api-versions.md`; adding an API is one file, one `mod` line and one line
 /// here.
 pub static APIS: &[Api] = &[
+    produce::API,
+    fetch::API,
+    list_offsets::API,
     api_versions::API,
+    metadata::API,
+    describe_cluster::API,
+    describe_topic_partitions::API,
+    init_producer_id::API,
+    offset_for_leader_epoch::API,
+    delete_records::API,
+    create_topics::API,
+    delete_topics::API,
+    create_partitions::API,
+    describe_configs::API,
+    alter_configs::API,
+    incremental_alter_configs::API,
+    list_config_resources::API,
+    describe_log_dirs::API,
+    describe_producers::API,
+    describe_quorum::API,
+    list_partition_reassignments::API,
+    describe_acls::API,
 ];
 
 /// What an API is about.
@@ -124,6 +168,8 @@ pub struct Client {
 /// One request on its way through its handler.
 pub struct Call {
     request: CheckedRequest,
+    /// About how large the buffer is that the request's bytes are slices of.
+    pub backing: usize,
     /// Who asks.
     pub client: Arc<Client>,
 }
@@ -139,14 +185,19 @@ impl Call {
         self.request.header().client_id.as_deref().unwrap_or_default()
     }
 
+    /// The client's number for the request.
+    pub fn correlation_id(&self) -> i32 {
+        self.request.header().correlation_id
+    }
+
     /// The message. Its strings and records are slices of the frame.
-    pub fn decode<T: ApiRequest>(&self) -> Result<T, Reply> {
+    pub fn decode<T: RequestBody>(&self) -> Result<T, Reply> {
         // The guard has walked the body, so this can only be a mistake of ours.
         self.request.decode().map_err(|error| Reply::Close(error.to_string()))
     }
 
     /// The answer as a frame.
-    pub fn reply<T: Encodable>(&self, response: &T) -> Result<Reply, Reply> {
+    pub fn reply<T: ResponseBody>(&self, response: &T) -> Result<Reply, Reply> {
         let header = self.request.header();
         match frame::encode_response(header.api, header.version, header.correlation_id, response) {
             Ok(frame) => Ok(Reply::Frame(frame)),
@@ -158,7 +209,7 @@ impl Call {
     }
 
     /// The answer as a frame, at once.
-    pub fn answer<T: Encodable>(&self, response: &T) -> Handled {
+    pub fn answer<T: ResponseBody>(&self, response: &T) -> Handled {
         self.reply(response).map(Answer::Now)
     }
 
@@ -184,6 +235,7 @@ impl Call {
 /// A request that may be started: known, in a version that is served, and walked by the guard.
 pub struct Checked {
     request: CheckedRequest,
+    backing: usize,
     index: usize,
 }
 
@@ -231,8 +283,9 @@ pub enum Refusal {
 /// The metric's place for what never became a request of a known API.
 pub const UNKNOWN_API: usize = usize::MAX;
 
-/// Reads a frame's header, looks the API up and walks the body.
-pub fn check(frame: Bytes) -> Result<Arrival, Refusal> {
+/// Reads a frame's header, looks the API up and walks the body. `backing` is about how large the buffer is that
+/// the frame is a slice of.
+pub fn check(frame: Bytes, backing: usize) -> Result<Arrival, Refusal> {
     let request = Request::parse(frame)?;
     let (api, version) = (request.header.api, request.header.version);
     let Some(index) = APIS.iter().position(|one| one.key == api) else {
@@ -240,18 +293,29 @@ pub fn check(frame: Bytes) -> Result<Arrival, Refusal> {
     };
     if !(APIS[index].oldest..=APIS[index].newest).contains(&version) {
         if api == ApiKey::ApiVersions {
-            let reply = api_versions::unsupported_version(request.header.correlation_id);
+            let reply = api_versions::unsupported_version(version, request.header.correlation_id);
             return Ok(Arrival::Answer { api: index, reply });
         }
         return Err(Refusal::Unserved { api, version });
     }
-    Ok(Arrival::Request(Checked { request: request.check()?, index }))
+    Ok(Arrival::Request(Checked { request: request.check()?, backing, index }))
 }
 
 /// Starts a request.
 pub fn start(node: &Arc<Node>, client: &Arc<Client>, checked: Checked) -> Answer {
-    let call = Call { request: checked.request, client: Arc::clone(client) };
+    let call = Call { request: checked.request, backing: checked.backing, client: Arc::clone(client) };
     (APIS[checked.index].start)(node, call).unwrap_or_else(Answer::Now)
+}
+
+/// A text as the wire's strings are kept.
+fn text(text: impl Into<String>) -> StrBytes {
+    StrBytes::from_string(text.into())
+}
+
+/// What appears more than once.
+fn named_twice<T: Eq + Hash + Clone>(names: impl Iterator<Item = T>) -> HashSet<T> {
+    let mut seen = HashSet::new();
+    names.filter(|name| !seen.insert(name.clone())).collect()
 }
 
 /// An API's name as Kafka writes it.
@@ -305,7 +369,8 @@ mod tests {
                 continue;
             }
             let module = path.file_stem().unwrap().to_str().unwrap();
-            assert!(source.contains(&format!("\nmod {module};")), "no `mod {module};`");
+            let line = format!("mod {module};");
+            assert!(source.lines().any(|one| one.trim_start_matches("pub ") == line), "no `{line}`");
             assert!(source.contains(&format!("    {module}::API,")), "{module}::API is not in the list");
         }
     }
@@ -315,7 +380,11 @@ mod tests {
         for (at, api) in APIS.iter().enumerate() {
             assert!(APIS[..at].iter().all(|other| other.key != api.key), "{:?} twice", api.key);
             let (oldest, newest) = frame::versions(api.key).unwrap();
-            assert!(oldest <= api.oldest && api.oldest <= api.newest && api.newest <= newest, "{:?}", api.key);
+            assert!(
+                oldest <= api.oldest && api.oldest <= api.newest && api.newest <= newest,
+                "{:?}",
+                api.key
+            );
             assert!(api.listed_from <= api.oldest, "{:?}", api.key);
         }
     }

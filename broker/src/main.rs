@@ -1,10 +1,17 @@
 //! The Felix broker: one binary that Kafka clients and tools can use.
 //!
-//! Modules import to the right only: `main`, `server`, `net`, `handlers`, then `coordinators`, `fetching` and
-//! `admin`, then `partitions`, `view`, and last `clock`, `tasks`, `metrics` and `wire_code`.
+//! Modules import to the right only: `main`, `server`, `net`, `handlers` with the `node` they reach, then
+//! `fetching` and `admin`, then `partitions` and `view`, and last `clock`, `tasks`, `metrics` and `wire_code`.
 
+use std::io::IsTerminal;
+use std::process::ExitCode;
+
+use tracing_subscriber::EnvFilter;
+
+mod admin;
 mod args;
 mod clock;
+mod fetching;
 mod handlers;
 mod http;
 mod metrics;
@@ -12,6 +19,57 @@ mod net;
 mod node;
 mod pages;
 mod partitions;
+mod server;
 mod tasks;
+mod view;
+mod wire_code;
 
-fn main() {}
+/// A start that cannot be: wrong settings, a directory or port in use.
+const REFUSED: u8 = 2;
+
+fn main() -> ExitCode {
+    let matches = args::command().get_matches();
+    let settings = start_log().and_then(|()| {
+        args::resolve(&matches, |name| std::env::var(name).ok()).map_err(|error| error.to_string())
+    });
+    let started = settings.and_then(|settings| server::run(settings).map_err(|error| format!("{error:#}")));
+    match started {
+        Ok(code) => code,
+        Err(line) => {
+            complain(&line);
+            ExitCode::from(REFUSED)
+        }
+    }
+}
+
+/// One line for whoever started the process, in whatever form the log has.
+fn complain(line: &str) {
+    use std::io::Write;
+    // If even that cannot be written, the exit code has to do.
+    let _ = writeln!(std::io::stderr(), "felix: {line}");
+}
+
+/// Logs go to stderr: `FELIX_LOG` says how much, `FELIX_LOG_FORMAT` in which form.
+fn start_log() -> Result<(), String> {
+    let level = std::env::var("FELIX_LOG").unwrap_or_else(|_| "info".to_owned());
+    let filter = EnvFilter::try_new(&level).map_err(|_| {
+        format!(
+            "FELIX_LOG = \"{level}\" (from environment FELIX_LOG): must be error, warn, info, debug, trace, or a \
+             filter such as felix=debug"
+        )
+    })?;
+    let log = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .with_ansi(std::io::stderr().is_terminal());
+    match std::env::var("FELIX_LOG_FORMAT").as_deref() {
+        Ok("json") => log.json().init(),
+        Ok("text" | "") | Err(_) => log.init(),
+        Ok(other) => {
+            return Err(format!(
+                "FELIX_LOG_FORMAT = \"{other}\" (from environment FELIX_LOG_FORMAT): must be text or json"
+            ));
+        }
+    }
+    Ok(())
+}

@@ -12,14 +12,16 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use parking_lot::Mutex;
+use tokio::sync::Notify;
 
 pub use budget::Budget;
-pub use listener::{BindError, Bound, bind, serve};
+pub use listener::{Bound, bind, serve};
 
 /// How many connections there are, in all and by address.
 #[derive(Default)]
 pub struct Census {
     all: AtomicUsize,
+    emptied: Notify,
     by_address: Mutex<HashMap<IpAddr, usize>>,
 }
 
@@ -74,12 +76,25 @@ impl Census {
     pub fn count(&self) -> usize {
         self.all.load(Ordering::Relaxed)
     }
+
+    /// Waits until there are none.
+    pub async fn empty(&self) {
+        loop {
+            let emptied = self.emptied.notified();
+            if self.count() == 0 {
+                return;
+            }
+            emptied.await;
+        }
+    }
 }
 
 impl Drop for Place {
     fn drop(&mut self) {
         let mut by_address = self.census.by_address.lock();
-        self.census.all.fetch_sub(1, Ordering::Relaxed);
+        if self.census.all.fetch_sub(1, Ordering::Relaxed) == 1 {
+            self.census.emptied.notify_waiters();
+        }
         match by_address.get_mut(&self.address) {
             Some(count) if *count > 1 => *count -= 1,
             _ => {

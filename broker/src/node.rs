@@ -3,14 +3,22 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use arc_swap::ArcSwap;
-use felix_cluster::view::View;
+use felix_cluster::config::{BrokerConfig, TopicConfig};
+use felix_cluster::view::{TopicView, View};
+use felix_control::agent::Agent;
+use felix_protocol::ids::BrokerId;
+use parking_lot::Mutex;
 use tokio_util::sync::CancellationToken;
 
+use crate::admin::producer_ids::ProducerIds;
 use crate::clock::SystemClock;
+use crate::fetching::readers::Readers;
+use crate::fetching::session::Sessions;
 use crate::handlers;
 use crate::metrics::{ApiMetrics, Metrics};
 use crate::net::Budget;
+use crate::partitions::Partitions;
+use crate::view::Configs;
 
 /// Limits of sockets, as configured now.
 #[derive(Clone, Copy, Debug)]
@@ -25,31 +33,89 @@ pub struct Limits {
     pub max_connections_per_ip: usize,
 }
 
+/// What stands for "never" where a timer needs a number.
+const NEVER: Duration = Duration::from_secs(365 * 24 * 3600);
+
+impl Limits {
+    /// What a config says of sockets.
+    pub fn of(config: &BrokerConfig) -> Limits {
+        let net = &config.net;
+        Limits {
+            request_max_bytes: net.request_max_bytes as usize,
+            max_idle: net.max_idle_ms.map_or(NEVER, Duration::from_millis).min(NEVER),
+            max_connections: net.max_connections as usize,
+            max_connections_per_ip: net.max_connections_per_ip as usize,
+        }
+    }
+}
+
 /// One broker.
 pub struct Node {
+    /// This broker's id.
+    pub id: BrokerId,
     /// The clock.
     pub clock: SystemClock,
     /// The metrics.
     pub metrics: Metrics,
     /// The series of each API, in the order of the list of handlers; a last one for what is none of them.
-    api_metrics: Vec<ApiMetrics>,
+    pub api_metrics: Vec<ApiMetrics>,
     /// Memory for requests.
     pub budget: Budget,
     /// Cancelled when the broker stops: nothing new is taken, long waits are answered.
     pub closing: CancellationToken,
-    limits: ArcSwap<Limits>,
-    view: ArcSwap<View>,
+    /// The settings in force.
+    pub configs: Configs,
+    /// What is known of the cluster, and every administrative write.
+    pub agent: Agent,
+    /// The partitions that this broker leads.
+    pub partitions: Arc<Partitions>,
+    /// Fetch sessions.
+    pub sessions: Sessions,
+    /// Threads that may wait for the disk in place of a connection.
+    pub readers: Readers,
+    /// Ids for idempotent producers.
+    pub producer_ids: ProducerIds,
+    /// Answers about all topics, shared by everyone who asks the same.
+    pub metadata: Mutex<handlers::metadata::Cache>,
+}
+
+/// Where a client reaches a broker.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// Host name or address.
+    pub host: String,
+    /// Port.
+    pub port: u16,
+    /// The broker's rack.
+    pub rack: Option<String>,
 }
 
 impl Node {
     /// The limits of sockets.
     pub fn limits(&self) -> Limits {
-        **self.limits.load()
+        Limits::of(&self.config())
     }
 
     /// What is known of the cluster.
     pub fn view(&self) -> Arc<View> {
-        self.view.load_full()
+        self.agent.view()
+    }
+
+    /// What this broker obeys.
+    pub fn config(&self) -> Arc<BrokerConfig> {
+        self.configs.broker(&self.view())
+    }
+
+    /// What a topic obeys.
+    pub fn topic_config(&self, view: &View, topic: &TopicView) -> Arc<TopicConfig> {
+        self.configs.topic(view, topic)
+    }
+
+    /// Where clients of that listener reach a broker; `None` if it is fenced or has no such listener.
+    pub fn endpoint(view: &View, broker: BrokerId, listener: &str) -> Option<Place> {
+        let found = view.broker(broker).filter(|found| !found.is_fenced())?;
+        let listener = found.listener(listener)?;
+        Some(Place { host: listener.host.clone(), port: listener.port, rack: found.node.rack.clone() })
     }
 
     /// The series of the API at that place in the list.

@@ -73,6 +73,20 @@ where
     tokio::spawn(caught)
 }
 
+/// Runs `body` on a thread of the runtime that may block. The caller bounds how many there are.
+pub fn blocking<T, F>(name: &'static str, body: F) -> JoinHandle<Result<T, Panicked>>
+where
+    T: Send + 'static,
+    F: FnOnce() -> T + Send + 'static,
+{
+    tokio::task::spawn_blocking(move || {
+        std::panic::catch_unwind(AssertUnwindSafe(body)).map_err(|payload| {
+            report_panic(name, payload.as_ref());
+            Panicked
+        })
+    })
+}
+
 /// Starts a plain thread. A panic in `body` is logged and counted; `join` then returns `Err`.
 pub fn thread<T, F>(name: &str, body: F) -> io::Result<std::thread::JoinHandle<Result<T, Panicked>>>
 where

@@ -87,10 +87,10 @@ fn split_host_port(address: &str) -> Option<(&str, u16)> {
     if host.contains([':', '/', ' ']) { None } else { Some((host, port)) }
 }
 
-/// Checks a plain `host:port`.
-pub fn check_host_port(text: &str) -> Result<&str, String> {
+/// Splits a plain `host:port`.
+pub fn split_plain(text: &str) -> Result<(&str, u16), String> {
     match split_host_port(text) {
-        Some((host, _)) if !host.is_empty() => Ok(text),
+        Some((host, port)) if !host.is_empty() => Ok((host, port)),
         Some(_) | None => Err("must be host:port, e.g. 127.0.0.1:9644".to_owned()),
     }
 }

@@ -19,7 +19,7 @@ use tokio::time::{Instant, Sleep, sleep};
 use tokio_util::sync::WaitForCancellationFutureOwned;
 
 use super::budget::{SMALL_FRAME_BYTES, Share, Wait};
-use super::incoming::{Incoming, Received};
+use super::incoming::{Frame, Incoming, Received};
 use super::outgoing::Outgoing;
 use crate::handlers::{self, Answer, Arrival, Client, Reply, Waiting};
 use crate::node::Node;
@@ -190,7 +190,9 @@ impl Connection {
         let due = self
             .slots
             .iter()
-            .position(|slot| !matches!(&slot.answer, Progress::Ready(reply) if !matches!(reply, Reply::Close(_))))
+            .position(
+                |slot| !matches!(&slot.answer, Progress::Ready(reply) if !matches!(reply, Reply::Close(_))),
+            )
             .unwrap_or(self.slots.len());
         self.slots.truncate(due);
     }
@@ -236,9 +238,9 @@ impl Connection {
         let max = self.node.limits().request_max_bytes;
         while self.has_room() {
             match self.incoming.frame(max) {
-                Ok(Some((frame, share))) => {
+                Ok(Some(frame)) => {
                     any = true;
-                    self.arrive(frame, share, context);
+                    self.arrive(frame, context);
                     if self.parked.is_some() {
                         return true;
                     }
@@ -275,9 +277,10 @@ impl Connection {
     }
 
     /// Checks a whole frame and starts it, or parks it until there is memory for it.
-    fn arrive(&mut self, frame: bytes::Bytes, frame_share: Option<Share>, context: &mut Context<'_>) {
+    fn arrive(&mut self, frame: Frame, context: &mut Context<'_>) {
+        let Frame { bytes: frame, backing, share: frame_share } = frame;
         let frame_bytes = if frame.len() <= SMALL_FRAME_BYTES { frame.len() } else { 0 };
-        let request = match handlers::check(frame) {
+        let request = match handlers::check(frame, backing) {
             Ok(Arrival::Request(request)) => request,
             Ok(Arrival::Answer { api, reply }) => {
                 self.push(api, Progress::Ready(reply), [None, None]);
@@ -333,7 +336,8 @@ impl Connection {
     /// connection pays nothing for it.
     fn poll_alarm(&mut self, context: &mut Context<'_>) -> bool {
         while self.alarm.as_mut().poll(context).is_ready() {
-            let limit = if self.incoming.holds_memory() { STALLED_FRAME } else { self.node.limits().max_idle };
+            let limit =
+                if self.incoming.holds_memory() { STALLED_FRAME } else { self.node.limits().max_idle };
             let now = self.node.clock.now();
             let silent = now.since(self.active_at);
             // Whoever waits for an answer is not idle. Whoever does not take its answers is.

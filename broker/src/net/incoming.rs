@@ -32,6 +32,16 @@ pub enum Received {
     End,
 }
 
+/// One whole frame.
+pub struct Frame {
+    /// The frame without its length.
+    pub bytes: Bytes,
+    /// About how large the buffer is that it is a slice of.
+    pub backing: usize,
+    /// The memory that it paid for.
+    pub share: Option<Share>,
+}
+
 /// The receiving half of one connection.
 pub struct Incoming {
     buffer: BytesMut,
@@ -58,12 +68,14 @@ impl Incoming {
     }
 
     /// The next whole frame that is already here, with the memory it paid for.
-    pub fn frame(&mut self, max: usize) -> Result<Option<(Bytes, Option<Share>)>, FrameError> {
+    pub fn frame(&mut self, max: usize) -> Result<Option<Frame>, FrameError> {
         match frame::split(&mut self.buffer, max)? {
             Split::Frame(frame) => {
                 self.largest = self.largest.max(frame.len()).min(TRUSTED_BYTES);
                 self.missing = LENGTH_BYTES.saturating_sub(self.buffer.len());
-                Ok(Some((frame, self.share.take())))
+                // Small frames share a buffer as large as a read.
+                let backing = frame.len().max(self.read_bytes);
+                Ok(Some(Frame { bytes: frame, backing, share: self.share.take() }))
             }
             Split::Missing(missing) => {
                 self.missing = missing;
@@ -203,8 +215,8 @@ mod tests {
         let mut incoming = Incoming::new();
         for body in &bodies {
             let frame = loop {
-                if let Some((frame, _)) = incoming.frame(1 << 27).unwrap() {
-                    break frame;
+                if let Some(frame) = incoming.frame(1 << 27).unwrap() {
+                    break frame.bytes;
                 }
                 assert!(matches!(receive(&mut incoming, &mut server).await, Received::Bytes(_)));
             };

@@ -1,0 +1,70 @@
+//! Views of a cluster of one broker, for tests of what is answered from them.
+
+use felix_cluster::decision::Change;
+use felix_cluster::keys::Key;
+use felix_cluster::state::{
+    self, Leader, Listener, Node, NodeState, Overrides, Partition, Revision, Topic, TopicName,
+};
+use felix_cluster::view::View;
+use felix_protocol::ids::{BrokerId, PartitionId, SessionId, TopicId, Uuid};
+use serde::Serialize;
+
+const BROKER: BrokerId = BrokerId(1);
+
+/// Topics of one partition each.
+pub fn view(topics: &[&str]) -> View {
+    let topics: Vec<(&str, i32)> = topics.iter().map(|name| (*name, 1)).collect();
+    view_with(&topics)
+}
+
+/// Topics with so many partitions, all led by broker 1, which listens at `PLAINTEXT://localhost:9092`.
+pub fn view_with(topics: &[(&str, i32)]) -> View {
+    let mut view = View::default();
+    let session = SessionId(1);
+    let listener = Listener {
+        name: "PLAINTEXT".to_owned(),
+        protocol: "PLAINTEXT".to_owned(),
+        host: "localhost".to_owned(),
+        port: 9092,
+    };
+    let node = Node {
+        session,
+        state: NodeState::Live,
+        directory: Uuid::from_u128(1),
+        suspect: false,
+        boot: String::new(),
+        listeners: vec![listener],
+        internal: None,
+        rack: None,
+        version: String::new(),
+    };
+    put(&mut view, &Key::Node(BROKER), &node);
+    for (name, partitions) in topics {
+        let id = TopicId::random();
+        let topic = Topic {
+            name: (*name).to_owned(),
+            partitions: *partitions,
+            replication_factor: 1,
+            overrides: Overrides::new(),
+            assignments: std::collections::BTreeMap::new(),
+        };
+        put(
+            &mut view,
+            &Key::TopicName((*name).to_owned()),
+            &TopicName { name: (*name).to_owned(), topic: id },
+        );
+        put(&mut view, &Key::Topic(id), &topic);
+        for index in 0..*partitions {
+            let mut partition = Partition::placed(vec![BROKER]);
+            partition.leader = Some(Leader { broker: BROKER, session, log: None });
+            put(&mut view, &Key::Partition(PartitionId { topic: id, index }), &partition);
+        }
+    }
+    view
+}
+
+fn put<T: Serialize>(view: &mut View, key: &Key, value: &T) {
+    let revision = Revision(view.revision().0 + 1);
+    let change = Change { key: key.to_string(), value: Some(state::encode(value)), revision };
+    view.apply(&change).unwrap();
+}

@@ -1,0 +1,73 @@
+//! Topics that come into being because somebody asks for them.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use felix_cluster::config::BrokerConfig;
+use felix_cluster::topics::{CONSUMER_OFFSETS, CreateRefused, CreatedTopic, NewTopic};
+use felix_cluster::view::View;
+use felix_control::agent::AdminError;
+
+use crate::node::Node;
+
+/// How long a creation waits for its partitions to be led.
+const OPENING: Duration = Duration::from_secs(5);
+
+/// The topic as it is created when nobody says how.
+fn by_default(config: &BrokerConfig, view: &View, name: &str) -> NewTopic {
+    let live = i32::try_from(view.brokers().count()).unwrap_or(i32::MAX).max(1);
+    let replicas = |asked: i32| i16::try_from(asked.min(live)).unwrap_or(i16::MAX);
+    if name == CONSUMER_OFFSETS {
+        let offsets = &config.offsets;
+        let overrides = [
+            ("cleanup.policy", "compact".to_owned()),
+            ("compression.type", "producer".to_owned()),
+            ("segment.bytes", offsets.topic_segment_bytes.to_string()),
+        ];
+        return NewTopic {
+            name: name.to_owned(),
+            partitions: offsets.topic_partitions,
+            replication_factor: replicas(offsets.topic_replication_factor),
+            assignments: None,
+            overrides: overrides.into_iter().map(|(key, value)| (key.to_owned(), value)).collect(),
+        };
+    }
+    NewTopic {
+        name: name.to_owned(),
+        partitions: config.topics.partitions,
+        replication_factor: replicas(config.topics.replication_factor),
+        ..NewTopic::default()
+    }
+}
+
+/// Creates topics as nobody said how, and waits until they are led.
+pub async fn create_by_default(
+    node: &Arc<Node>,
+    names: &[&str],
+) -> Vec<Result<CreatedTopic, AdminError<CreateRefused>>> {
+    let view = node.view();
+    let config = node.configs.broker(&view);
+    let new = names.iter().map(|name| by_default(&config, &view, name)).collect();
+    drop(view);
+    node.agent.create_topics(new, false, OPENING).await
+}
+
+/// How long a client that gave so many milliseconds is kept waiting.
+pub fn patience(timeout_ms: i32) -> Duration {
+    Duration::from_millis(u64::try_from(timeout_ms).unwrap_or(0)).min(LONGEST_PATIENCE)
+}
+
+/// Nobody is kept waiting for longer, whatever he asks.
+const LONGEST_PATIENCE: Duration = Duration::from_secs(60);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn patience_is_bounded_on_both_sides() {
+        assert_eq!(patience(-1), Duration::ZERO);
+        assert_eq!(patience(1500), Duration::from_millis(1500));
+        assert_eq!(patience(i32::MAX), LONGEST_PATIENCE);
+    }
+}

@@ -1,0 +1,205 @@
+//! CreateTopics: each topic on its own, so that one refusal does not touch the others.
+//!
+//! - -1 partitions or replicas mean the broker's default.
+//! - 4: a topic whose replicas are all listed needs neither number.
+//! - 5 and later: the answer describes the topic, its settings and where each was said; 7: its id.
+//! - The answer comes when the partitions are led, or when the client's timeout has passed: what exists is answered
+//!   as created either way.
+//! - Broker defaults are never written into the topic: what nobody said stays unsaid.
+//!
+//! Every broker carries this out; there is none that must be looked for first.
+
+use std::collections::{BTreeMap, HashSet};
+use std::sync::Arc;
+
+use felix_cluster::config::resolve;
+use felix_cluster::state::Overrides;
+use felix_cluster::topics::{CLUSTER_METADATA, CreatedTopic, NewTopic};
+use felix_cluster::view::View;
+use felix_protocol::error_code::ErrorCode;
+use felix_protocol::ids::BrokerId;
+use felix_protocol::messages::create_topics_request::CreatableTopic;
+use felix_protocol::messages::create_topics_response::{CreatableTopicConfigs, CreatableTopicResult};
+use felix_protocol::messages::{ApiKey, CreateTopicsRequest, CreateTopicsResponse, StrBytes, TopicName};
+
+use super::{Answer, Api, Call, Class, Handled, Reply, named_twice, text};
+use crate::admin::{Refused, patience};
+use crate::node::Node;
+
+pub const API: Api = Api {
+    key: ApiKey::CreateTopics,
+    oldest: 2,
+    newest: 7,
+    listed_from: 2,
+    class: Class::Admin,
+    start: handle,
+};
+
+fn handle(node: &Arc<Node>, call: Call) -> Handled {
+    let request: CreateTopicsRequest = call.decode()?;
+    let node = Arc::clone(node);
+    Answer::later(async move { create(&node, &call, request).await })
+}
+
+async fn create(node: &Arc<Node>, call: &Call, request: CreateTopicsRequest) -> Result<Reply, Reply> {
+    let twice = named_twice(request.topics.iter().map(|topic| topic.name.clone()));
+    let view = node.view();
+    let mut wanted = Vec::new();
+    let mut places = Vec::new();
+    let mut results = Vec::with_capacity(request.topics.len());
+    let mut told_twice = HashSet::new();
+    for topic in request.topics {
+        if twice.contains(&topic.name) {
+            if told_twice.insert(topic.name.clone()) {
+                let refused = Refused::new(ErrorCode::InvalidRequest, "Duplicate topic name.");
+                results.push(failure(topic.name, refused));
+            }
+            continue;
+        }
+        let name = topic.name.clone();
+        match new_topic(node, &view, topic) {
+            Ok(new) => {
+                places.push(results.len());
+                wanted.push(new);
+                results.push(failure(name, Refused::from(ErrorCode::UnknownServerError)));
+            }
+            Err(refused) => results.push(failure(name, refused)),
+        }
+    }
+    drop(view);
+    let overrides: Vec<Overrides> = wanted.iter().map(|new| new.overrides.clone()).collect();
+    let wait = patience(request.timeout_ms);
+    let created = node.agent.create_topics(wanted, request.validate_only, wait).await;
+    let view = node.view();
+    for ((place, created), overrides) in places.into_iter().zip(created).zip(overrides) {
+        let name = results[place].name.clone();
+        results[place] = match created {
+            Ok(created) => success(node, &view, call.version(), &created, &overrides),
+            Err(error) => failure(name, Refused::from_admin(&error)),
+        };
+    }
+    call.reply(&CreateTopicsResponse::default().with_topics(results))
+}
+
+/// The topic that a client asks for, its defaults filled in and its settings checked.
+fn new_topic(node: &Node, view: &View, topic: CreatableTopic) -> Result<NewTopic, Refused> {
+    if &**topic.name == CLUSTER_METADATA {
+        let why = format!("Creation of internal topic {CLUSTER_METADATA} is prohibited.");
+        return Err(Refused::new(ErrorCode::InvalidRequest, why));
+    }
+    // An error about the name comes first, whatever else is wrong.
+    felix_cluster::topics::check_name(&topic.name)
+        .map_err(|error| Refused::new(ErrorCode::InvalidTopicException, error.to_string()))?;
+    if view.topic_named(&topic.name).is_some() {
+        let why = format!("Topic '{}' already exists.", &*topic.name);
+        return Err(Refused::new(ErrorCode::TopicAlreadyExists, why));
+    }
+    let overrides = overrides(node, view, &topic)?;
+    let config = node.configs.broker(view);
+    let mut new = NewTopic { name: topic.name.to_string(), overrides, ..NewTopic::default() };
+    if !topic.assignments.is_empty() {
+        new.assignments = Some(assignments(&topic)?);
+        return Ok(new);
+    }
+    new.replication_factor = match topic.replication_factor {
+        -1 => i16::try_from(config.topics.replication_factor).unwrap_or(i16::MAX),
+        factor if factor > 0 => factor,
+        _ => {
+            let why = "Replication factor must be larger than 0, or -1 to use the default value.";
+            return Err(Refused::new(ErrorCode::InvalidReplicationFactor, why));
+        }
+    };
+    new.partitions = match topic.num_partitions {
+        -1 => config.topics.partitions,
+        partitions if partitions > 0 => partitions,
+        _ => {
+            let why = "Number of partitions was set to an invalid non-positive value.";
+            return Err(Refused::new(ErrorCode::InvalidPartitions, why));
+        }
+    };
+    Ok(new)
+}
+
+/// What the client sets on the topic. A setting that is named twice gets the later value, as in Kafka.
+fn overrides(node: &Node, view: &View, topic: &CreatableTopic) -> Result<Overrides, Refused> {
+    let without: Vec<&str> =
+        topic.configs.iter().filter(|config| config.value.is_none()).map(|config| &*config.name).collect();
+    if !without.is_empty() {
+        let why = format!("Null value not supported for topic configs: {}", without.join(","));
+        return Err(Refused::new(ErrorCode::InvalidConfig, why));
+    }
+    let last: BTreeMap<&str, Option<String>> = topic
+        .configs
+        .iter()
+        .map(|config| (&*config.name, config.value.as_ref().map(ToString::to_string)))
+        .collect();
+    let values: Vec<(String, Option<String>)> =
+        last.into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
+    felix_cluster::config::edit::whole_topic(&values, &node.configs.layers(view))
+        .map_err(|error| Refused::new(ErrorCode::InvalidConfig, error.to_string()))
+}
+
+fn assignments(topic: &CreatableTopic) -> Result<BTreeMap<i32, Vec<BrokerId>>, Refused> {
+    let not_both = |what: &str| {
+        let why = format!("A manual partition assignment was specified, but {what} was not set to -1.");
+        Err(Refused::new(ErrorCode::InvalidRequest, why))
+    };
+    if topic.replication_factor != -1 {
+        return not_both("replication factor");
+    }
+    if topic.num_partitions != -1 {
+        return not_both("numPartitions");
+    }
+    let mut assignments = BTreeMap::new();
+    for one in &topic.assignments {
+        let brokers = one.broker_ids.iter().map(|id| BrokerId(id.0)).collect();
+        if assignments.insert(one.partition_index, brokers).is_some() {
+            let why =
+                format!("Found multiple manual partition assignments for partition {}", one.partition_index);
+            return Err(Refused::new(ErrorCode::InvalidReplicaAssignment, why));
+        }
+    }
+    Ok(assignments)
+}
+
+fn failure(name: TopicName, refused: Refused) -> CreatableTopicResult {
+    CreatableTopicResult::default()
+        .with_name(name)
+        .with_error_code(refused.code as i16)
+        .with_error_message(refused.message.map(text))
+        .with_configs(Some(Vec::new()))
+}
+
+fn success(
+    node: &Node,
+    view: &View,
+    version: i16,
+    created: &CreatedTopic,
+    overrides: &Overrides,
+) -> CreatableTopicResult {
+    let replicas = usize::try_from(created.replication_factor).unwrap_or(1);
+    let configs = if version >= 5 {
+        let layers = node.configs.layers(view);
+        let need = crate::admin::configs::need(replicas);
+        resolve::describe_topic_needing(need, overrides, &layers)
+            .into_iter()
+            .map(|entry| {
+                CreatableTopicConfigs::default()
+                    .with_name(StrBytes::from_static_str(entry.row.name))
+                    .with_value(entry.value.map(text))
+                    .with_read_only(entry.read_only)
+                    .with_config_source(entry.source.code())
+                    .with_is_sensitive(entry.row.sensitive())
+            })
+            .collect()
+    } else {
+        Vec::new()
+    };
+    CreatableTopicResult::default()
+        .with_name(TopicName(text(created.name.clone())))
+        .with_topic_id(created.id.0)
+        .with_error_message(None)
+        .with_num_partitions(created.partitions)
+        .with_replication_factor(created.replication_factor)
+        .with_configs(Some(configs))
+}

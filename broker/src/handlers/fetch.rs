@@ -1,0 +1,270 @@
+//! Fetch: records from partitions that this broker leads.
+//!
+//! - 4–12 name topics, 13 and later give topic ids; 7 and later may use sessions.
+//! - A request is answered at once if anything but waiting is due: an error, a diverging epoch, enough bytes, a
+//!   partition that has more than its limit lets through, or no time to wait. Otherwise it sleeps on the partitions
+//!   it names until their marks have moved over the missing bytes, or its time is up.
+//! - The first partition with records gives at least one whole batch, whatever the limits; batches are never cut.
+//! - Records stay as they are stored, in the memory or file buffer they were read into; they are not copied.
+//! - Followers of Kafka's kind (a replica id) are refused: brokers here do not fetch from each other.
+//!
+//! Differences from Apache Kafka: a request that names a partition twice is answered for it once, with the last
+//! entry's wishes. There is no preferred read replica yet.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use felix_protocol::error_code::ErrorCode;
+use felix_protocol::ids::{BrokerId, TopicId, Uuid};
+use felix_protocol::messages::fetch::{FetchReply, FetchedPartition, FetchedTopic};
+use felix_protocol::messages::fetch_request::{FetchTopic, ForgottenTopic};
+use felix_protocol::messages::fetch_response::NodeEndpoint;
+use felix_protocol::messages::{ApiKey, FetchRequest, StrBytes, TopicName};
+use felix_protocol::time::{Clock, MonoTime};
+use indexmap::IndexMap;
+
+use super::{Answer, Api, Call, Class, Handled, Reply};
+use crate::fetching::read::{Look, PartitionAnswer, Reading, WouldBlock};
+use crate::fetching::session::{Context, Key, Told, TopicKey, Wanted};
+use crate::node::Node;
+use crate::partitions::{FetchWait, Isolation, Registration};
+use crate::wire_code::WireCode;
+
+pub const API: Api =
+    Api { key: ApiKey::Fetch, oldest: 4, newest: 18, listed_from: 4, class: Class::Records, start: handle };
+
+fn handle(node: &Arc<Node>, call: Call) -> Handled {
+    let request: FetchRequest = call.decode()?;
+    let version = call.version();
+    if request.replica_id.0 >= 0 || request.replica_state.replica_id.0 >= 0 {
+        return failed(&call, ErrorCode::InvalidRequest).map(Answer::Now);
+    }
+    let by_id = version >= 13;
+    let mut changed = wanted(&request.topics, by_id);
+    let forgotten = forgotten(&request.forgotten_topics_data, by_id);
+    let now = node.clock.now();
+    let context = if version < 7 {
+        Context::Sessionless
+    } else {
+        let at = (request.session_id, request.session_epoch);
+        match node.sessions.open(at, by_id, &mut changed, &forgotten, now) {
+            Ok(context) => context,
+            Err(error) => return failed(&call, error.code()).map(Answer::Now),
+        }
+    };
+    if let Context::Incremental(session) = &context {
+        changed = session.lock().wanted();
+    }
+    let config = node.config();
+    let most = usize::try_from(request.max_bytes).unwrap_or(0).min(config.net.fetch_max_bytes as usize);
+    let isolation = match request.isolation_level {
+        1 => Isolation::ReadCommitted,
+        _ => Isolation::ReadUncommitted,
+    };
+    let fetch = Fetch {
+        node: Arc::clone(node),
+        call,
+        context,
+        reading: Arc::new(Reading { wanted: changed, isolation, max_bytes: most }),
+        min_bytes: usize::try_from(request.min_bytes).unwrap_or(0).min(most),
+        until: now.after(Duration::from_millis(u64::try_from(request.max_wait_ms).unwrap_or(0))),
+    };
+    // What is in memory is answered without ever going to sleep.
+    match fetch.look() {
+        Ok(look) if fetch.is_enough(&look) => fetch.answer(look).map(Answer::Now),
+        first => Answer::later(fetch.wait(first)),
+    }
+}
+
+/// One Fetch under way.
+struct Fetch {
+    node: Arc<Node>,
+    call: Call,
+    context: Context,
+    reading: Arc<Reading>,
+    min_bytes: usize,
+    until: MonoTime,
+}
+
+impl Fetch {
+    fn look(&self) -> Result<Look, WouldBlock> {
+        self.reading.look(&self.node.view(), &self.node.partitions, false)
+    }
+
+    fn is_enough(&self, look: &Look) -> bool {
+        look.final_answer || look.bytes >= self.min_bytes || self.node.clock.now() >= self.until
+    }
+
+    /// Looks again, on a thread that may wait for the disk if need be.
+    async fn look_anywhere(&self, first: Result<Look, WouldBlock>) -> Result<Look, Reply> {
+        if let Ok(look) = first {
+            return Ok(look);
+        }
+        let (node, reading) = (Arc::clone(&self.node), Arc::clone(&self.reading));
+        let look = self.node.readers.run("fetch", move || reading.look(&node.view(), &node.partitions, true));
+        match look.await {
+            Some(Ok(look)) => Ok(look),
+            Some(Err(WouldBlock)) | None => Err(Reply::Close("a read was given up".to_owned())),
+        }
+    }
+
+    async fn wait(self, first: Result<Look, WouldBlock>) -> Result<Reply, Reply> {
+        let mut look = self.look_anywhere(first).await?;
+        while !self.is_enough(&look) {
+            let missing = u64::try_from(self.min_bytes - look.bytes).unwrap_or(u64::MAX);
+            let wait = FetchWait::new(missing);
+            let registrations = self.register(&look, &wait);
+            let moved = look.led.iter().any(|(partition, end)| {
+                !partition.is_leader() || partition.visible_end(self.reading.isolation) != *end
+            });
+            if !moved {
+                let left = self.until.since(self.node.clock.now());
+                tokio::select! {
+                    () = wait.woken() => {}
+                    () = tokio::time::sleep(left) => {}
+                    () = self.node.closing.cancelled() => return self.answer(look),
+                }
+            }
+            drop(registrations);
+            look = self.look_anywhere(self.look()).await?;
+        }
+        self.answer(look)
+    }
+
+    /// A partition that has no place left for one more wait is looked at when the time is up.
+    fn register(&self, look: &Look, wait: &Arc<FetchWait>) -> Vec<Registration> {
+        let isolation = self.reading.isolation;
+        look.led.iter().filter_map(|(partition, _)| partition.register(wait, isolation).ok()).collect()
+    }
+
+    fn answer(self, look: Look) -> Result<Reply, Reply> {
+        let Fetch { node, call, context, reading, .. } = self;
+        let by_id = call.version() >= 13;
+        let (session, incremental) = match context {
+            Context::Sessionless => (None, false),
+            Context::Incremental(session) => (Some(session), true),
+            Context::New => {
+                let most = node.config().net.fetch_sessions as usize;
+                let created = node.sessions.create(by_id, reading.wanted.clone(), most, node.clock.now());
+                if let Some((_, evicted)) = &created {
+                    node.metrics.fetch_sessions_evicted.inc_by(*evicted as u64);
+                }
+                (created.map(|(session, _)| session), false)
+            }
+        };
+        let mut session = session.as_ref().map(|session| session.lock());
+        let mut reply = FetchReply {
+            session_id: session.as_ref().map_or(0, |session| session.id()),
+            ..FetchReply::default()
+        };
+        let mut leaders: Vec<BrokerId> = Vec::new();
+        for ((key, _), answer) in reading.wanted.iter().zip(look.answers) {
+            let told = Told {
+                mark: answer.mark,
+                log_start: answer.log_start,
+                has_records: answer.bytes > 0,
+                urgent: answer.diverging.is_some(),
+                failed: answer.error != ErrorCode::None,
+            };
+            let news = session.as_mut().is_none_or(|session| session.tell(key, told));
+            if incremental && !news {
+                continue;
+            }
+            if let Some((leader, _)) = answer.leader
+                && call.version() >= 16
+                && !leaders.contains(&leader)
+            {
+                leaders.push(leader);
+            }
+            add(&mut reply, key, answer, reading.isolation, call.version());
+        }
+        drop(session);
+        let view = node.view();
+        for leader in leaders {
+            if let Some(place) = Node::endpoint(&view, leader, &call.client.listener) {
+                let endpoint = NodeEndpoint::default()
+                    .with_node_id(felix_protocol::messages::BrokerId(leader.0))
+                    .with_host(StrBytes::from_string(place.host))
+                    .with_port(i32::from(place.port))
+                    .with_rack(place.rack.map(StrBytes::from_string));
+                reply.node_endpoints.push(endpoint);
+            }
+        }
+        encode(&call, &reply)
+    }
+}
+
+/// Adds a partition's answer, into the last topic if it is the same.
+fn add(reply: &mut FetchReply, key: &Key, answer: PartitionAnswer, isolation: Isolation, version: i16) {
+    let (name, id) = match &key.topic {
+        TopicKey::Name(name) => (name.clone(), answer.topic.0),
+        TopicKey::Id(id) => (TopicName::default(), id.0),
+    };
+    let partition = FetchedPartition {
+        index: key.partition,
+        error_code: answer.error as i16,
+        high_watermark: answer.mark,
+        last_stable_offset: answer.last_stable,
+        log_start_offset: answer.log_start,
+        diverging_epoch: answer.diverging,
+        current_leader: answer.leader.filter(|_| version >= 16).map(|(leader, epoch)| (leader.0, epoch)),
+        // There are no transactions yet, so none was aborted.
+        aborted: (isolation == Isolation::ReadCommitted).then(Vec::new),
+        records: answer.records,
+        ..FetchedPartition::default()
+    };
+    let same = |last: &FetchedTopic| match &key.topic {
+        TopicKey::Name(_) => last.topic == name,
+        TopicKey::Id(_) => last.topic_id == id,
+    };
+    match reply.topics.last_mut().filter(|last| same(last)) {
+        Some(last) => last.partitions.push(partition),
+        None => {
+            reply.topics.push(FetchedTopic { topic: name, topic_id: id, partitions: vec![partition] });
+        }
+    }
+}
+
+fn failed(call: &Call, code: ErrorCode) -> Result<Reply, Reply> {
+    encode(call, &FetchReply { error_code: code as i16, ..FetchReply::default() })
+}
+
+fn encode(call: &Call, reply: &FetchReply) -> Result<Reply, Reply> {
+    match reply.encode(call.version(), call.correlation_id()) {
+        Ok(pieces) => Ok(Reply::Pieces(pieces)),
+        Err(error) => {
+            tracing::error!(%error, "an answer could not be encoded");
+            Err(Reply::Close(error.to_string()))
+        }
+    }
+}
+
+/// The partitions of a request, each once.
+fn wanted(topics: &[FetchTopic], by_id: bool) -> Vec<(Key, Wanted)> {
+    let mut all: IndexMap<Key, Wanted> = IndexMap::new();
+    for topic in topics {
+        let name = topic_key(by_id, &topic.topic, topic.topic_id);
+        for partition in &topic.partitions {
+            let wanted = Wanted {
+                offset: partition.fetch_offset,
+                max_bytes: partition.partition_max_bytes,
+                current_epoch: partition.current_leader_epoch,
+                last_epoch: partition.last_fetched_epoch,
+            };
+            all.insert(Key { topic: name.clone(), partition: partition.partition }, wanted);
+        }
+    }
+    all.into_iter().collect()
+}
+
+fn forgotten(topics: &[ForgottenTopic], by_id: bool) -> Vec<Key> {
+    let keys = topics.iter().flat_map(|topic| {
+        let name = topic_key(by_id, &topic.topic, topic.topic_id);
+        topic.partitions.iter().map(move |partition| Key { topic: name.clone(), partition: *partition })
+    });
+    keys.collect()
+}
+
+fn topic_key(by_id: bool, name: &TopicName, id: Uuid) -> TopicKey {
+    if by_id { TopicKey::Id(TopicId(id)) } else { TopicKey::Name(name.clone()) }
+}

@@ -1,0 +1,441 @@
+//! One broker, built and wired; in which order it starts and stops. The only file that knows every part.
+//!
+//! Start: the data directory is locked, listeners are bound (so that a port in use is told before anything is
+//! written), the table of copies is read, the control store is opened and this life registered, partitions are
+//! opened, and only then the first connection is accepted. Stop: nothing new is taken, what is under way is
+//! answered, leadership is given up, everything is flushed, and the clean stop is noted.
+
+use std::path::Path;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use anyhow::{Context, Result, anyhow, bail};
+use felix_cluster::config::BrokerConfig;
+use felix_cluster::config::broker::FlushMode as ConfiguredFlushMode;
+use felix_cluster::state::Listener;
+use felix_cluster::view::View;
+use felix_control::agent::{Agent, AgentConfig};
+use felix_partition::fence::settle_identities;
+use felix_protocol::ids::{BrokerId, TopicId, Uuid};
+use felix_replication::lease::Lease;
+use felix_storage::data_dir::Identity;
+use felix_storage::disk::os::OsDisk;
+use felix_storage::{DataDir, FlushMode, Limits as StorageLimits, Replicas, StorageError};
+use tokio::signal::unix::{SignalKind, signal};
+use tokio_util::sync::CancellationToken;
+
+use crate::admin::producer_ids::ProducerIds;
+use crate::args::{Endpoint, Settings};
+use crate::clock::SystemClock;
+use crate::fetching::readers::Readers;
+use crate::fetching::session::Sessions;
+use crate::metrics::Metrics;
+use crate::net::{self, Bound, Budget, Census};
+use crate::node::{self, Node};
+use crate::partitions::{self, Following, Partitions};
+use crate::view::Configs;
+use crate::{http, tasks};
+
+/// Memory for requests that are received, and as much for those under way.
+const REQUEST_MEMORY: usize = 256 * 1024 * 1024;
+/// Threads that wait for the disk in place of connections, unless configured.
+const READERS: usize = 4;
+/// Threads that flush, unless configured.
+const FLUSHERS: usize = 4;
+/// How long the first connection waits for the partitions to open; those that take longer are not led until then.
+const OPENING: Duration = Duration::from_secs(60);
+/// How long connections have to finish what is under way when the broker stops.
+const LAST_ANSWERS: Duration = Duration::from_secs(3);
+/// A stop that takes longer is given up: the next start recovers as after a crash.
+const LONGEST_STOP: Duration = Duration::from_secs(25);
+/// Where the addresses that are really listened on are written while the broker is ready.
+const LISTENING_FILE: &str = "listening";
+
+/// Runs a broker until it is told to stop. An error is a start that was refused.
+pub fn run(settings: Settings) -> Result<ExitCode> {
+    let workers = std::thread::available_parallelism().map_or(2, |count| count.get().max(2));
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(workers)
+        .thread_name("felix-net")
+        .thread_stack_size(tasks::THREAD_STACK_BYTES)
+        .enable_all()
+        .build()
+        .context("cannot start the network threads")?;
+    let code = runtime.block_on(serve(settings))?;
+    // Threads that still wait for the disk have nothing to say any more.
+    runtime.shutdown_background();
+    Ok(code)
+}
+
+async fn serve(settings: Settings) -> Result<ExitCode> {
+    let mut stop = Signals::listen()?;
+    let clock = SystemClock::start();
+    for (what, why) in &settings.without_effect {
+        tracing::warn!(setting = what, why, "a setting has no effect");
+    }
+    for (row, why) in settings.fixed.without_full_effect() {
+        tracing::warn!(setting = row.name, why, "a setting has no full effect");
+    }
+    let (server, sockets) = Starting::new(settings, clock)?.start().await?;
+    server.serve_http(sockets.http);
+    let end = tokio::select! {
+        end = server.trouble() => end,
+        () = stop.received() => End::Asked,
+        () = server.open_partitions() => {
+            server.serve_clients(sockets.clients);
+            server.announce()?;
+            tokio::select! {
+                end = server.trouble() => end,
+                () = stop.received() => End::Asked,
+            }
+        }
+    };
+    Ok(server.stop(end).await)
+}
+
+/// SIGTERM and SIGINT.
+struct Signals {
+    terminate: tokio::signal::unix::Signal,
+    interrupt: tokio::signal::unix::Signal,
+}
+
+impl Signals {
+    fn listen() -> Result<Signals> {
+        let listen = |kind| signal(kind).context("cannot listen for signals");
+        Ok(Signals {
+            terminate: listen(SignalKind::terminate())?,
+            interrupt: listen(SignalKind::interrupt())?,
+        })
+    }
+
+    async fn received(&mut self) {
+        tokio::select! {
+            _ = self.terminate.recv() => {}
+            _ = self.interrupt.recv() => {}
+        }
+    }
+}
+
+/// Why the broker stops.
+enum End {
+    /// It was asked to.
+    Asked,
+    /// It must: what the disk holds, or whether it may lead, is unknown.
+    Trouble(String),
+}
+
+/// What is listened on.
+struct Sockets {
+    clients: Vec<Bound>,
+    http: Bound,
+}
+
+/// What is known before anything runs.
+struct Starting {
+    settings: Settings,
+    clock: SystemClock,
+    config: BrokerConfig,
+    dir: DataDir<OsDisk>,
+    sockets: Sockets,
+}
+
+impl Starting {
+    fn new(settings: Settings, clock: SystemClock) -> Result<Starting> {
+        let configs = Configs::new(BrokerId(settings.node_id), settings.fixed.clone());
+        let config = BrokerConfig::clone(&configs.broker(&View::default()));
+        let limits = StorageLimits {
+            tail_bytes: usize::try_from(config.logs.tail_bytes).unwrap_or(usize::MAX),
+            ..StorageLimits::default()
+        };
+        let dir = DataDir::open(OsDisk, &settings.data_dir, limits).map_err(|error| match error {
+            StorageError::Locked(path) => {
+                anyhow!(
+                    "data-dir = \"{}\": in use by another process; stop it or choose another",
+                    path.display()
+                )
+            }
+            other => anyhow!("data-dir = \"{}\": {other}", settings.data_dir.display()),
+        })?;
+        let mut clients = Vec::new();
+        for listener in &settings.listeners {
+            clients.push(
+                net::bind(&listener.name, &listener.host, listener.port)
+                    .with_context(|| format!("listeners = \"{listener}\""))?,
+            );
+        }
+        let (host, port) = &settings.metrics_bind;
+        let http = net::bind("metrics", host, *port).context("metrics-bind")?;
+        Ok(Starting { settings, clock, config, dir, sockets: Sockets { clients, http } })
+    }
+
+    async fn start(self) -> Result<(Server, Sockets)> {
+        let Starting { settings, clock, config, dir, sockets } = self;
+        let id = BrokerId(settings.node_id);
+        let boot_id = boot_id()?;
+        let identity = dir.identity()?;
+        if let Some(identity) = &identity
+            && identity.node_id != settings.node_id
+        {
+            bail!(
+                "node-id = {}: the data directory {} belongs to node {}",
+                settings.node_id,
+                dir.path().display(),
+                identity.node_id
+            );
+        }
+        let directory_id = match &identity {
+            Some(identity) => TopicId::parse(&identity.directory_id)
+                .with_context(|| format!("meta.properties: directory.id = \"{}\"", identity.directory_id))?,
+            None => TopicId::random(),
+        };
+        let (replicas, report) = Replicas::open(&dir).context("the table of copies")?;
+        let doubted = settle_identities(&replicas, &report, boot_id.as_u128())?;
+        if !doubted.is_empty() {
+            tracing::warn!(copies = doubted.len(), "copies lost unflushed records with the machine's power");
+        }
+        let agent = Agent::start(
+            OsDisk,
+            AgentConfig {
+                directory: dir.path().to_owned(),
+                cluster_id: identity.as_ref().map(|identity| identity.cluster_id.clone()),
+                node: id,
+                directory_id: directory_id.0,
+                boot_id: boot_id.to_string(),
+                listeners: advertised(&settings, &sockets.clients),
+                internal: None,
+                rack: settings.rack.clone(),
+                version: env!("CARGO_PKG_VERSION").to_owned(),
+                lease_ms: u64::try_from(settings.lease.as_millis()).unwrap_or(u64::MAX),
+            },
+        )
+        .await?;
+        if identity.is_none() {
+            dir.set_identity(&Identity {
+                cluster_id: agent.view().cluster_id().to_owned(),
+                node_id: settings.node_id,
+                directory_id: directory_id.to_string(),
+            })?;
+        }
+        let setup = partitions::Setup {
+            dir: dir.clone(),
+            replicas: Arc::new(replicas),
+            flush_mode: match config.logs.flush_mode {
+                ConfiguredFlushMode::Auto => FlushMode::Auto,
+                ConfiguredFlushMode::File => FlushMode::File,
+                ConfiguredFlushMode::FileSystem => FlushMode::Filesystem,
+            },
+            broker: id,
+            lease: Lease::shared(agent.lease().shared()),
+            clock,
+            lanes: config.threads.lanes.unwrap_or_else(lanes),
+            flushers: config.threads.flushers.unwrap_or(FLUSHERS),
+            retain_every: Duration::from_millis(config.logs.retention_check_interval_ms.max(1)),
+        };
+        let partitions = Partitions::start(setup, &agent)?;
+        let fixed = Arc::new(settings.fixed.values().clone());
+        let following = partitions::follow(Arc::clone(&partitions), agent.clone(), fixed)?;
+        let metrics = Metrics::new()?;
+        let node = Arc::new(Node {
+            id,
+            clock,
+            api_metrics: node::api_metrics(&metrics),
+            metrics,
+            budget: Budget::new(REQUEST_MEMORY),
+            closing: CancellationToken::new(),
+            configs: Configs::new(id, settings.fixed),
+            agent,
+            partitions,
+            sessions: Sessions::new(),
+            readers: Readers::new(config.threads.readers.unwrap_or(READERS)),
+            producer_ids: ProducerIds::new(),
+            metadata: parking_lot::Mutex::default(),
+        });
+        let addresses = sockets.clients.iter().chain([&sockets.http]);
+        let addresses = addresses.map(|bound| format!("{} {}\n", bound.name, bound.address)).collect();
+        let server =
+            Server { node, dir, following, addresses, ready: Arc::default(), census: Arc::default() };
+        Ok((server, sockets))
+    }
+}
+
+/// A lane a core, at least one.
+fn lanes() -> usize {
+    std::thread::available_parallelism().map_or(1, std::num::NonZero::get)
+}
+
+fn boot_id() -> Result<Uuid> {
+    let path = Path::new("/proc/sys/kernel/random/boot_id");
+    let text = std::fs::read_to_string(path).with_context(|| path.display().to_string())?;
+    text.trim().parse().with_context(|| path.display().to_string())
+}
+
+/// What clients are told: what was said, or where we listen. A port that the system chose is told as it is.
+fn advertised(settings: &Settings, bound: &[Bound]) -> Vec<Listener> {
+    let one = |(listener, bound): (&Endpoint, &Bound)| {
+        let said = settings.advertised.iter().find(|said| said.name == listener.name);
+        let (host, port) = match said {
+            Some(said) => (said.host.clone(), said.port),
+            None => (reachable(&listener.host), bound.address.port()),
+        };
+        Listener { name: listener.name.clone(), protocol: "PLAINTEXT".to_owned(), host, port }
+    };
+    settings.listeners.iter().zip(bound).map(one).collect()
+}
+
+/// Every address of the machine is none that a client could dial: the host's name is.
+fn reachable(host: &str) -> String {
+    if !matches!(host, "" | "0.0.0.0" | "::") {
+        return host.to_owned();
+    }
+    let name = rustix::system::uname().nodename().to_string_lossy().into_owned();
+    if name.is_empty() { "localhost".to_owned() } else { name }
+}
+
+/// A broker that runs.
+struct Server {
+    node: Arc<Node>,
+    dir: DataDir<OsDisk>,
+    following: Following,
+    addresses: String,
+    ready: Arc<AtomicBool>,
+    census: Arc<Census>,
+}
+
+/// What the HTTP listener shows.
+struct Pages {
+    node: Arc<Node>,
+    ready: Arc<AtomicBool>,
+}
+
+impl http::Pages for Pages {
+    fn ready(&self) -> bool {
+        self.ready.load(Ordering::Acquire)
+    }
+
+    fn sick(&self) -> Option<String> {
+        let halted = self.node.partitions.halted();
+        (!halted.is_empty()).then(|| format!("{} copies are halted", halted.len()))
+    }
+
+    fn metrics(&self) -> String {
+        let count = |count: usize| i64::try_from(count).unwrap_or(i64::MAX);
+        self.node.metrics.partitions.set(count(self.node.partitions.count()));
+        self.node.metrics.fetch_sessions.set(count(self.node.sessions.count()));
+        self.node.metrics.text()
+    }
+}
+
+impl Server {
+    fn serve_http(&self, bound: Bound) {
+        let pages = Arc::new(Pages { node: Arc::clone(&self.node), ready: Arc::clone(&self.ready) });
+        tasks::spawn("http", http::serve(bound.into_listener(), pages, self.node.closing.clone()));
+    }
+
+    fn serve_clients(&self, listeners: Vec<Bound>) {
+        for bound in listeners {
+            let serve = net::serve(bound, Arc::clone(&self.node), Arc::clone(&self.census));
+            tasks::spawn("listener", serve);
+        }
+    }
+
+    /// Waits until every partition that this life is named to lead is open.
+    async fn open_partitions(&self) {
+        let (node, session) = (self.node.id, self.node.agent.session());
+        let open = |view: &View| {
+            view.partitions().all(|partition| partition.led_by(node, session).is_none() || partition.opened())
+        };
+        if !self.node.agent.wait_for(OPENING, open).await {
+            tracing::warn!("some partitions are still being opened; they are led once they are");
+        }
+    }
+
+    /// Says that clients are served, and where.
+    fn announce(&self) -> Result<()> {
+        let path = self.dir.path().join(LISTENING_FILE);
+        std::fs::write(&path, &self.addresses).with_context(|| path.display().to_string())?;
+        self.ready.store(true, Ordering::Release);
+        let addresses = self.addresses.trim_end().replace('\n', ", ");
+        tracing::info!(
+            version = env!("CARGO_PKG_VERSION"),
+            node = %self.node.id,
+            cluster = self.node.view().cluster_id(),
+            data_dir = %self.dir.path().display(),
+            partitions = self.node.partitions.count(),
+            %addresses,
+            "ready"
+        );
+        Ok(())
+    }
+
+    /// Waits for what forces the broker to stop.
+    async fn trouble(&self) -> End {
+        let mut fatal = self.node.partitions.fatal();
+        tokio::select! {
+            failed = fatal.wait_for(Option::is_some) => match failed {
+                Ok(error) => End::Trouble(error.as_ref().map_or_else(String::new, ToString::to_string)),
+                Err(_) => End::Trouble("the partitions have stopped".to_owned()),
+            },
+            why = self.node.agent.ended() => {
+                End::Trouble(why.unwrap_or_else(|| "the control side has ended".to_owned()))
+            }
+        }
+    }
+
+    /// Ends everything, in bounded time.
+    async fn stop(self, end: End) -> ExitCode {
+        let code = match &end {
+            End::Asked => ExitCode::SUCCESS,
+            End::Trouble(why) => {
+                tracing::error!(%why, "the broker must stop");
+                ExitCode::FAILURE
+            }
+        };
+        self.ready.store(false, Ordering::Release);
+        // It may not be there yet.
+        let _ = std::fs::remove_file(self.dir.path().join(LISTENING_FILE));
+        match tokio::time::timeout(LONGEST_STOP, self.wind_down(end)).await {
+            Ok(()) => {
+                tracing::info!("stopped");
+                code
+            }
+            Err(_) => {
+                tracing::error!("stopping took too long and is given up; the next start recovers");
+                ExitCode::FAILURE
+            }
+        }
+    }
+
+    async fn wind_down(self, end: End) {
+        if matches!(end, End::Asked)
+            && let Err(error) = self.node.agent.drain().await
+        {
+            tracing::warn!(%error, "the planned stop could not be announced");
+        }
+        self.node.closing.cancel();
+        self.last_answers().await;
+        let Server { node, following, .. } = self;
+        // What the disk holds is unknown after trouble: then nothing is noted as clean.
+        let clean = matches!(end, End::Asked);
+        let partitions = Arc::clone(&node.partitions);
+        let stopped = tasks::blocking("stop", move || {
+            following.stop();
+            if clean {
+                partitions.stop();
+            }
+        });
+        // A panic was logged and counted where it happened.
+        let _ = stopped.await;
+        if let Err(error) = node.agent.stop().await {
+            tracing::warn!(%error, "the session's end could not be noted");
+        }
+    }
+
+    /// Connections end by themselves once what is under way is answered.
+    async fn last_answers(&self) {
+        if tokio::time::timeout(LAST_ANSWERS, self.census.empty()).await.is_err() {
+            tracing::info!(connections = self.census.count(), "connections that did not end are dropped");
+        }
+    }
+}

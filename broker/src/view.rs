@@ -1,0 +1,99 @@
+//! What this broker obeys: its settings and those of topics, resolved from the layers in which they were said.
+//!
+//! Resolving walks a table of some hundred rows, so results are kept until one of the layers changes. The
+//! revisions of the keys they came from tell whether they still hold.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use arc_swap::ArcSwapOption;
+use felix_cluster::config::resolve;
+use felix_cluster::config::{BrokerConfig, Layers, StaticConfig, TopicConfig};
+use felix_cluster::state::Revision;
+use felix_cluster::view::{ConfigScope, TopicView, View};
+use felix_protocol::ids::{BrokerId, TopicId};
+use parking_lot::RwLock;
+
+/// Topics whose settings are kept; beyond it the memory is emptied and begins anew.
+const MOST_TOPICS: usize = 20_000;
+
+/// Which state of the broker's layers a result came from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct LayersAt {
+    broker: Revision,
+    cluster: Revision,
+}
+
+struct TopicAt {
+    layers: LayersAt,
+    topic: Revision,
+    config: Arc<TopicConfig>,
+}
+
+/// The settings in force.
+pub struct Configs {
+    broker_id: BrokerId,
+    fixed: StaticConfig,
+    broker: ArcSwapOption<(LayersAt, Arc<BrokerConfig>)>,
+    topics: RwLock<HashMap<TopicId, TopicAt>>,
+}
+
+impl Configs {
+    /// Settings of a broker that was started with `fixed`.
+    pub fn new(broker_id: BrokerId, fixed: StaticConfig) -> Configs {
+        Configs { broker_id, fixed, broker: ArcSwapOption::empty(), topics: RwLock::default() }
+    }
+
+    /// What the node was started with.
+    pub fn fixed(&self) -> &StaticConfig {
+        &self.fixed
+    }
+
+    /// The layers above the defaults, as that view has them.
+    pub fn layers<'a>(&'a self, view: &'a View) -> Layers<'a> {
+        Layers {
+            broker: view.broker_overrides(self.broker_id),
+            cluster: view.cluster_overrides(),
+            fixed: self.fixed.values(),
+        }
+    }
+
+    fn at(&self, view: &View) -> LayersAt {
+        LayersAt {
+            broker: view.overrides_at(&ConfigScope::Broker(self.broker_id)),
+            cluster: view.overrides_at(&ConfigScope::Cluster),
+        }
+    }
+
+    /// What this broker obeys.
+    pub fn broker(&self, view: &View) -> Arc<BrokerConfig> {
+        let at = self.at(view);
+        if let Some(kept) = self.broker.load().as_ref()
+            && kept.0 == at
+        {
+            return Arc::clone(&kept.1);
+        }
+        let config = Arc::new(resolve::broker(&self.layers(view)).config);
+        self.broker.store(Some(Arc::new((at, Arc::clone(&config)))));
+        config
+    }
+
+    /// What a topic obeys.
+    pub fn topic(&self, view: &View, topic: &TopicView) -> Arc<TopicConfig> {
+        let layers = self.at(view);
+        if let Some(kept) = self.topics.read().get(&topic.id)
+            && kept.layers == layers
+            && kept.topic == topic.revision
+        {
+            return Arc::clone(&kept.config);
+        }
+        let config = Arc::new(resolve::topic(&topic.overrides, &self.layers(view)).config);
+        let mut topics = self.topics.write();
+        if topics.len() >= MOST_TOPICS {
+            topics.clear();
+        }
+        let kept = TopicAt { layers, topic: topic.revision, config: Arc::clone(&config) };
+        topics.insert(topic.id, kept);
+        config
+    }
+}

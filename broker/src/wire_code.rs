@@ -1,0 +1,165 @@
+//! Every domain error to its Kafka code. Exhaustive on purpose: a new error must be given a code here before it
+//! can reach a client.
+
+use felix_cluster::overrides::EditRefused;
+use felix_cluster::topics::{CreateRefused, UnknownTopic, WidenRefused};
+use felix_control::agent::{AdminError, ControlError};
+use felix_partition::append::AppendError;
+use felix_partition::copy::DeleteRecordsError;
+use felix_protocol::batch::validate::Rejection;
+use felix_protocol::error_code::ErrorCode;
+use felix_storage::error::ReadError;
+
+use crate::fetching::session::SessionError;
+use crate::partitions::ProducersError;
+
+/// What a client is told.
+pub trait WireCode {
+    /// Kafka's code for it.
+    fn code(&self) -> ErrorCode;
+}
+
+impl WireCode for AppendError {
+    fn code(&self) -> ErrorCode {
+        match self {
+            AppendError::NotLeader | AppendError::OtherGeneration { .. } => ErrorCode::NotLeaderOrFollower,
+            AppendError::NotEnoughReplicas { .. } => ErrorCode::NotEnoughReplicas,
+            // Both are worth sending again; an idempotent producer's retry is recognised.
+            AppendError::TimedOut | AppendError::Busy => ErrorCode::RequestTimedOut,
+            AppendError::OutOfOrderSequence { .. } => ErrorCode::OutOfOrderSequenceNumber,
+            AppendError::StaleProducerEpoch { .. } => ErrorCode::InvalidProducerEpoch,
+            AppendError::TransactionOpen { .. } => ErrorCode::InvalidTxnState,
+            AppendError::Unfit(_) => ErrorCode::InvalidRecord,
+            AppendError::LargerThanSegment { .. } => ErrorCode::RecordListTooLarge,
+            AppendError::DiskFull | AppendError::Storage(_) | AppendError::Halted(_) => {
+                ErrorCode::KafkaStorageError
+            }
+        }
+    }
+}
+
+impl WireCode for Rejection {
+    fn code(&self) -> ErrorCode {
+        match self {
+            Rejection::Empty
+            | Rejection::Magic(_)
+            | Rejection::Cut
+            | Rejection::Several(_)
+            | Rejection::BaseOffset(_)
+            | Rejection::Count { .. }
+            | Rejection::Control
+            | Rejection::Sequence { .. }
+            | Rejection::Fault { .. }
+            | Rejection::OffsetDelta { .. } => ErrorCode::InvalidRecord,
+            Rejection::Length(_) | Rejection::Crc => ErrorCode::CorruptMessage,
+            Rejection::ZstdUnknown => ErrorCode::UnsupportedCompressionType,
+            Rejection::TooLarge { .. } => ErrorCode::MessageTooLarge,
+            Rejection::Records(refused) if refused.timestamp => ErrorCode::InvalidTimestamp,
+            Rejection::Records(_) => ErrorCode::InvalidRecord,
+            Rejection::Pack { .. } => ErrorCode::UnknownServerError,
+        }
+    }
+}
+
+impl WireCode for ReadError {
+    fn code(&self) -> ErrorCode {
+        match self {
+            ReadError::BelowStart { .. } | ReadError::BeyondEnd { .. } => ErrorCode::OffsetOutOfRange,
+            ReadError::Damaged(_) | ReadError::Io { .. } => ErrorCode::KafkaStorageError,
+            // Never asked for by those who answer clients.
+            ReadError::WouldBlock => ErrorCode::UnknownServerError,
+            ReadError::Gone => ErrorCode::NotLeaderOrFollower,
+        }
+    }
+}
+
+impl WireCode for SessionError {
+    fn code(&self) -> ErrorCode {
+        match self {
+            SessionError::NotFound => ErrorCode::FetchSessionIdNotFound,
+            SessionError::WrongEpoch => ErrorCode::InvalidFetchSessionEpoch,
+            SessionError::OtherNaming => ErrorCode::FetchSessionTopicIdError,
+        }
+    }
+}
+
+impl WireCode for ControlError {
+    fn code(&self) -> ErrorCode {
+        match self {
+            // Worth trying again, here or elsewhere; the write may have happened.
+            ControlError::Unavailable(_) | ControlError::Unknown(_) | ControlError::Contended(_) => {
+                ErrorCode::RequestTimedOut
+            }
+            ControlError::Stopped(_) => ErrorCode::NotController,
+        }
+    }
+}
+
+impl<R: std::error::Error + WireCode> WireCode for AdminError<R> {
+    fn code(&self) -> ErrorCode {
+        match self {
+            AdminError::Refused(refused) => refused.code(),
+            AdminError::Control(error) => error.code(),
+        }
+    }
+}
+
+impl WireCode for CreateRefused {
+    fn code(&self) -> ErrorCode {
+        match self {
+            CreateRefused::Name(_) | CreateRefused::Collides { .. } => ErrorCode::InvalidTopicException,
+            CreateRefused::Reserved(_) => ErrorCode::InvalidRequest,
+            CreateRefused::Exists(_) => ErrorCode::TopicAlreadyExists,
+            CreateRefused::Partitions(_) => ErrorCode::InvalidPartitions,
+            CreateRefused::TooManyPartitions(_) => ErrorCode::PolicyViolation,
+            CreateRefused::ReplicationFactor { .. } => ErrorCode::InvalidReplicationFactor,
+            CreateRefused::Assignment(_) => ErrorCode::InvalidReplicaAssignment,
+        }
+    }
+}
+
+impl WireCode for UnknownTopic {
+    fn code(&self) -> ErrorCode {
+        ErrorCode::UnknownTopicOrPartition
+    }
+}
+
+impl WireCode for WidenRefused {
+    fn code(&self) -> ErrorCode {
+        match self {
+            WidenRefused::Unknown(unknown) => unknown.code(),
+            WidenRefused::NotMore { .. } => ErrorCode::InvalidPartitions,
+            WidenRefused::TooManyPartitions(_) => ErrorCode::PolicyViolation,
+            WidenRefused::Assignment(_) => ErrorCode::InvalidReplicaAssignment,
+            WidenRefused::ReplicationFactor { .. } => ErrorCode::InvalidReplicationFactor,
+        }
+    }
+}
+
+impl WireCode for EditRefused {
+    fn code(&self) -> ErrorCode {
+        match self {
+            EditRefused::Unknown(unknown) => unknown.code(),
+            EditRefused::Refused(_) => ErrorCode::InvalidConfig,
+        }
+    }
+}
+
+impl WireCode for DeleteRecordsError {
+    fn code(&self) -> ErrorCode {
+        match self {
+            DeleteRecordsError::NotLeader => ErrorCode::NotLeaderOrFollower,
+            DeleteRecordsError::OutOfRange { .. } => ErrorCode::OffsetOutOfRange,
+            DeleteRecordsError::Compacted => ErrorCode::PolicyViolation,
+            DeleteRecordsError::Storage(_) => ErrorCode::KafkaStorageError,
+        }
+    }
+}
+
+impl WireCode for ProducersError {
+    fn code(&self) -> ErrorCode {
+        match self {
+            ProducersError::NotLeader => ErrorCode::NotLeaderOrFollower,
+        }
+    }
+}

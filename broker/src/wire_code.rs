@@ -3,6 +3,7 @@
 
 use felix_cluster::overrides::EditRefused;
 use felix_cluster::topics::{CreateRefused, UnknownTopic, WidenRefused};
+use felix_coordinator::GroupError;
 use felix_control::agent::{AdminError, ControlError};
 use felix_partition::append::AppendError;
 use felix_partition::copy::DeleteRecordsError;
@@ -10,6 +11,7 @@ use felix_protocol::batch::validate::Rejection;
 use felix_protocol::error_code::ErrorCode;
 use felix_storage::error::ReadError;
 
+use crate::coordinators::Unavailable;
 use crate::fetching::session::SessionError;
 use crate::partitions::ProducersError;
 
@@ -160,6 +162,41 @@ impl WireCode for ProducersError {
     fn code(&self) -> ErrorCode {
         match self {
             ProducersError::NotLeader => ErrorCode::NotLeaderOrFollower,
+        }
+    }
+}
+
+impl WireCode for Unavailable {
+    fn code(&self) -> ErrorCode {
+        match self {
+            Unavailable::NotCoordinator => ErrorCode::NotCoordinator,
+            Unavailable::Loading => ErrorCode::CoordinatorLoadInProgress,
+            Unavailable::NotAvailable => ErrorCode::CoordinatorNotAvailable,
+        }
+    }
+}
+
+impl WireCode for GroupError {
+    fn code(&self) -> ErrorCode {
+        match self {
+            GroupError::InvalidGroupId => ErrorCode::InvalidGroupId,
+            GroupError::InvalidRequest => ErrorCode::InvalidRequest,
+            GroupError::GroupNotFound => ErrorCode::GroupIdNotFound,
+            GroupError::UnknownMember => ErrorCode::UnknownMemberId,
+            GroupError::MemberIdRequired => ErrorCode::MemberIdRequired,
+            GroupError::IllegalGeneration => ErrorCode::IllegalGeneration,
+            GroupError::RebalanceInProgress => ErrorCode::RebalanceInProgress,
+            GroupError::FencedInstance => ErrorCode::FencedInstanceId,
+            GroupError::InconsistentProtocol => ErrorCode::InconsistentGroupProtocol,
+            GroupError::InvalidSessionTimeout => ErrorCode::InvalidSessionTimeout,
+            GroupError::GroupFull => ErrorCode::GroupMaxSizeReached,
+            GroupError::NonEmptyGroup => ErrorCode::NonEmptyGroup,
+            GroupError::SubscribedToTopic => ErrorCode::GroupSubscribedToTopic,
+            GroupError::MetadataTooLarge => ErrorCode::OffsetMetadataTooLarge,
+            GroupError::UnstableOffset => ErrorCode::UnstableOffsetCommit,
+            // As Kafka answers a group whose record does not fit.
+            GroupError::GroupTooLarge => ErrorCode::UnknownServerError,
+            GroupError::TooManyGroups => ErrorCode::CoordinatorNotAvailable,
         }
     }
 }

@@ -1,0 +1,150 @@
+//! DescribeConfigs: every setting of a topic, a broker, a group or a subscription to client metrics.
+//!
+//! - No keys, or null, means all of them: clients that change settings by reading and writing them all back must
+//!   find every one.
+//! - 1 and later: where a value was said, and all the others that were said (synonyms); 3: its type, and its
+//!   documentation if asked for.
+//! - The broker named "" is the cluster: only what was changed for it is listed. Another broker's settings are asked
+//!   of that broker.
+//! - Values that must not be shown are null.
+//!
+//! Differences from Apache Kafka: there are no loggers to describe (BROKER_LOGGER is refused), and documentation is
+//! ours: it says what a setting does here.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use felix_cluster::config::{Entry, State};
+use felix_protocol::messages::describe_configs_request::DescribeConfigsResource;
+use felix_protocol::messages::describe_configs_response::{
+    DescribeConfigsResourceResult, DescribeConfigsResult, DescribeConfigsSynonym,
+};
+use felix_protocol::messages::{ApiKey, DescribeConfigsRequest, DescribeConfigsResponse, StrBytes};
+
+use super::{Api, Call, Class, Handled, text};
+use crate::admin::configs::{Resource, describe};
+use crate::node::Node;
+
+pub const API: Api = Api {
+    key: ApiKey::DescribeConfigs,
+    oldest: 1,
+    newest: 4,
+    listed_from: 1,
+    class: Class::Admin,
+    start: handle,
+};
+
+fn handle(node: &Arc<Node>, call: Call) -> Handled {
+    let request: DescribeConfigsRequest = call.decode()?;
+    let wanted = Wanted {
+        synonyms: request.include_synonyms,
+        documentation: request.include_documentation && call.version() >= 3,
+    };
+    let view = node.view();
+    let results = request.resources.into_iter().map(|resource| {
+        let described = Resource::parse(resource.resource_type, &resource.resource_name)
+            .and_then(|parsed| describe(node, &view, &parsed));
+        let result = DescribeConfigsResult::default()
+            .with_resource_type(resource.resource_type)
+            .with_resource_name(resource.resource_name.clone())
+            .with_error_message(None);
+        match described {
+            Ok(entries) => result.with_configs(wanted.entries(&resource, entries)),
+            Err(refused) => {
+                result.with_error_code(refused.code as i16).with_error_message(refused.message.map(text))
+            }
+        }
+    });
+    call.answer(&DescribeConfigsResponse::default().with_results(results.collect()))
+}
+
+/// What is to be told of each setting.
+struct Wanted {
+    synonyms: bool,
+    documentation: bool,
+}
+
+impl Wanted {
+    fn entries(
+        &self,
+        resource: &DescribeConfigsResource,
+        entries: Vec<Entry>,
+    ) -> Vec<DescribeConfigsResourceResult> {
+        let keys: Option<HashSet<&str>> = resource
+            .configuration_keys
+            .as_ref()
+            .filter(|keys| !keys.is_empty())
+            .map(|keys| keys.iter().map(|key| &**key).collect());
+        entries
+            .into_iter()
+            .filter(|entry| keys.as_ref().is_none_or(|keys| keys.contains(entry.row.name)))
+            .map(|entry| self.entry(entry))
+            .collect()
+    }
+
+    fn entry(&self, entry: Entry) -> DescribeConfigsResourceResult {
+        let row = entry.row;
+        let synonyms = entry.synonyms.into_iter().filter(|_| self.synonyms).map(|synonym| {
+            DescribeConfigsSynonym::default()
+                .with_name(StrBytes::from_static_str(synonym.name))
+                .with_value(synonym.value.map(text))
+                .with_source(synonym.source.code())
+        });
+        DescribeConfigsResourceResult::default()
+            .with_name(StrBytes::from_static_str(row.name))
+            .with_value(entry.value.map(text))
+            .with_read_only(entry.read_only)
+            .with_config_source(entry.source.code())
+            .with_is_sensitive(row.sensitive())
+            .with_synonyms(synonyms.collect())
+            .with_config_type(row.kind.code())
+            .with_documentation(self.documentation.then(|| text(documentation(row.doc, row.state))))
+    }
+}
+
+/// The text for the operator, with how far it holds.
+fn documentation(doc: &str, state: State) -> String {
+    match state {
+        State::Honoured => doc.to_owned(),
+        State::Partly(why) => format!("{doc} Honoured in part: {why}."),
+        State::NoEffect(why) => format!("{doc} Accepted without effect: {why}."),
+        State::Refused(why) => format!("{doc} Only the default is accepted: {why}."),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use felix_cluster::config::{Layers, Overrides, resolve};
+
+    use super::*;
+
+    fn described(keys: Option<&[&'static str]>, wanted: &Wanted) -> Vec<DescribeConfigsResourceResult> {
+        let overrides = Overrides::from([("retention.ms".to_owned(), "1000".to_owned())]);
+        let entries = resolve::describe_topic(&overrides, &Layers::DEFAULTS);
+        let keys = keys.map(|keys| keys.iter().map(|key| StrBytes::from_static_str(key)).collect());
+        let resource = DescribeConfigsResource::default().with_configuration_keys(keys);
+        wanted.entries(&resource, entries)
+    }
+
+    #[test]
+    fn no_keys_mean_all() {
+        let plain = Wanted { synonyms: false, documentation: false };
+        let all = described(None, &plain);
+        assert!(all.len() > 30);
+        assert_eq!(described(Some(&[]), &plain).len(), all.len());
+        assert!(all.iter().all(|one| one.config_type > 0 && one.documentation.is_none()));
+        assert!(all.iter().all(|one| one.synonyms.is_empty()));
+    }
+
+    #[test]
+    fn one_key_with_all_that_is_known() {
+        let wanted = Wanted { synonyms: true, documentation: true };
+        let found = described(Some(&["retention.ms", "no.such.key"]), &wanted);
+        let [retention] = &found[..] else { panic!("{found:?}") };
+        assert_eq!(retention.value.as_deref(), Some("1000"));
+        assert_eq!((retention.config_source, retention.config_type), (1, 5));
+        assert_eq!(&*retention.synonyms[0].name, "retention.ms");
+        assert!(retention.synonyms.iter().any(|one| &*one.name == "log.retention.hours" && one.source == 5));
+        assert!(retention.documentation.as_ref().is_some_and(|doc| !doc.is_empty()));
+    }
+}

@@ -1,0 +1,115 @@
+//! DescribeQuorum: the control plane, told in Kafka's words, for the tools that ask.
+//!
+//! There is no metadata log. Its one partition, `__cluster_metadata-0`, is told like this: the log end is the revision
+//! of the control store up to which this broker knows everything, the epoch counts restorations of the store, and the
+//! only voter is the broker that holds the store. Brokers besides it are observers.
+//!
+//! - 1: when each was last heard of; here that is always now. 2: directory ids, and where each is reached.
+
+use std::sync::Arc;
+
+use felix_cluster::topics::CLUSTER_METADATA;
+use felix_cluster::view::{NodeView, View};
+use felix_protocol::error_code::ErrorCode;
+use felix_protocol::messages::describe_quorum_response::{
+    Listener, Node as QuorumNode, PartitionData, ReplicaState, TopicData,
+};
+use felix_protocol::messages::{ApiKey, BrokerId, DescribeQuorumRequest, DescribeQuorumResponse};
+use felix_protocol::time::{Clock, WallTime};
+
+use super::{Api, Call, Class, Handled, text};
+use crate::node::Node;
+
+pub const API: Api = Api {
+    key: ApiKey::DescribeQuorum,
+    oldest: 0,
+    newest: 2,
+    listed_from: 0,
+    class: Class::Admin,
+    start: handle,
+};
+
+fn handle(node: &Arc<Node>, call: Call) -> Handled {
+    let request: DescribeQuorumRequest = call.decode()?;
+    let view = node.view();
+    let quorum = Quorum { view: &view, version: call.version(), now: node.clock.wall() };
+    let mut metadata_asked = false;
+    let topics = request.topics.into_iter().map(|topic| {
+        let partitions = topic.partitions.iter().map(|partition| {
+            if &**topic.topic_name == CLUSTER_METADATA && partition.partition_index == 0 {
+                metadata_asked = true;
+                quorum.partition()
+            } else {
+                PartitionData::default()
+                    .with_partition_index(partition.partition_index)
+                    .with_error_code(ErrorCode::UnknownTopicOrPartition as i16)
+                    .with_error_message(None)
+                    .with_leader_id(BrokerId(-1))
+                    .with_leader_epoch(-1)
+                    .with_high_watermark(-1)
+            }
+        });
+        let partitions = partitions.collect();
+        TopicData::default().with_topic_name(topic.topic_name).with_partitions(partitions)
+    });
+    let mut response =
+        DescribeQuorumResponse::default().with_error_message(None).with_topics(topics.collect());
+    if metadata_asked && call.version() >= 2 {
+        response = response.with_nodes(quorum.nodes());
+    }
+    call.answer(&response)
+}
+
+struct Quorum<'a> {
+    view: &'a View,
+    version: i16,
+    now: WallTime,
+}
+
+impl Quorum<'_> {
+    fn partition(&self) -> PartitionData {
+        let holder = self.view.controller();
+        let epoch = self.view.cluster().map_or(0, |cluster| cluster.value.control_epoch);
+        let (voters, observers): (Vec<_>, Vec<_>) =
+            self.view.brokers().partition(|(id, _)| Some(*id) == holder);
+        let states = |nodes: Vec<(_, &Arc<NodeView>)>| {
+            nodes.into_iter().map(|(_, found)| self.state(found)).collect::<Vec<_>>()
+        };
+        PartitionData::default()
+            .with_error_message(None)
+            .with_leader_id(BrokerId(holder.map_or(-1, |id| id.0)))
+            .with_leader_epoch(i32::try_from(epoch).unwrap_or(i32::MAX))
+            .with_high_watermark(self.end())
+            .with_current_voters(states(voters))
+            .with_observers(states(observers))
+    }
+
+    fn end(&self) -> i64 {
+        i64::try_from(self.view.revision().0).unwrap_or(i64::MAX)
+    }
+
+    fn state(&self, found: &NodeView) -> ReplicaState {
+        let mut state =
+            ReplicaState::default().with_replica_id(BrokerId(found.id.0)).with_log_end_offset(self.end());
+        if self.version >= 1 {
+            state = state.with_last_fetch_timestamp(self.now.0).with_last_caught_up_timestamp(self.now.0);
+        }
+        if self.version >= 2 {
+            state = state.with_replica_directory_id(found.node.directory);
+        }
+        state
+    }
+
+    fn nodes(&self) -> Vec<QuorumNode> {
+        let nodes = self.view.brokers().map(|(id, found)| {
+            let listeners = found.node.listeners.iter().map(|listener| {
+                Listener::default()
+                    .with_name(text(listener.name.clone()))
+                    .with_host(text(listener.host.clone()))
+                    .with_port(listener.port)
+            });
+            QuorumNode::default().with_node_id(BrokerId(id.0)).with_listeners(listeners.collect())
+        });
+        nodes.collect()
+    }
+}

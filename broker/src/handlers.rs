@@ -24,24 +24,35 @@ mod alter_configs;
 mod api_versions;
 mod create_partitions;
 mod create_topics;
+mod delete_groups;
 mod delete_records;
 mod delete_topics;
 mod describe_acls;
 mod describe_cluster;
 mod describe_configs;
+mod describe_groups;
 mod describe_log_dirs;
 mod describe_producers;
 mod describe_quorum;
 mod describe_topic_partitions;
 mod fetch;
+mod find_coordinator;
+mod heartbeat;
 mod incremental_alter_configs;
 mod init_producer_id;
+mod join_group;
+mod leave_group;
 mod list_config_resources;
+mod list_groups;
 mod list_offsets;
 mod list_partition_reassignments;
 pub mod metadata;
+mod offset_commit;
+mod offset_delete;
+mod offset_fetch;
 mod offset_for_leader_epoch;
 mod produce;
+mod sync_group;
 
 /// The list. The order is that of `docs/api-versions.md`; adding an API is one file, one `mod` line and one line
 /// here.
@@ -55,6 +66,17 @@ pub static APIS: &[Api] = &[
     describe_topic_partitions::API,
     init_producer_id::API,
     offset_for_leader_epoch::API,
+    find_coordinator::API,
+    join_group::API,
+    sync_group::API,
+    heartbeat::API,
+    leave_group::API,
+    offset_commit::API,
+    offset_fetch::API,
+    offset_delete::API,
+    describe_groups::API,
+    list_groups::API,
+    delete_groups::API,
     delete_records::API,
     create_topics::API,
     delete_topics::API,

@@ -11,6 +11,7 @@ use tracing_subscriber::EnvFilter;
 mod admin;
 mod args;
 mod clock;
+mod coordinators;
 mod fetching;
 mod handlers;
 mod http;

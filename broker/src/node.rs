@@ -12,6 +12,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::admin::producer_ids::ProducerIds;
 use crate::clock::SystemClock;
+use crate::coordinators::Coordinators;
 use crate::fetching::readers::Readers;
 use crate::fetching::session::Sessions;
 use crate::handlers;
@@ -69,6 +70,8 @@ pub struct Node {
     pub agent: Agent,
     /// The partitions that this broker leads.
     pub partitions: Arc<Partitions>,
+    /// The groups that this broker coordinates.
+    pub coordinators: Arc<Coordinators>,
     /// Fetch sessions.
     pub sessions: Sessions,
     /// Threads that may wait for the disk in place of a connection.

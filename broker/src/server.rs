@@ -29,6 +29,7 @@ use tokio_util::sync::CancellationToken;
 use crate::admin::producer_ids::ProducerIds;
 use crate::args::{Endpoint, Settings};
 use crate::clock::SystemClock;
+use crate::coordinators::{self, Coordinators};
 use crate::fetching::readers::Readers;
 use crate::fetching::session::Sessions;
 use crate::metrics::Metrics;
@@ -236,6 +237,14 @@ impl Starting {
         let partitions = Partitions::start(setup, &agent)?;
         let fixed = Arc::new(settings.fixed.values().clone());
         let following = partitions::follow(Arc::clone(&partitions), agent.clone(), fixed)?;
+        let closing = CancellationToken::new();
+        let coordinators = Coordinators::start(coordinators::Setup {
+            agent: agent.clone(),
+            partitions: Arc::clone(&partitions),
+            configs: Configs::new(id, settings.fixed.clone()),
+            clock,
+            closing: closing.clone(),
+        })?;
         let metrics = Metrics::new()?;
         let node = Arc::new(Node {
             id,
@@ -243,10 +252,11 @@ impl Starting {
             api_metrics: node::api_metrics(&metrics),
             metrics,
             budget: Budget::new(REQUEST_MEMORY),
-            closing: CancellationToken::new(),
+            closing,
             configs: Configs::new(id, settings.fixed),
             agent,
             partitions,
+            coordinators,
             sessions: Sessions::new(),
             readers: Readers::new(config.threads.readers.unwrap_or(READERS)),
             producer_ids: ProducerIds::new(),

@@ -52,15 +52,15 @@ pub enum ControlError {
     Stopped(String),
 }
 
+/// A decision that is made from the newest view, or none.
+pub(crate) type Last = Box<dyn FnOnce(&View) -> Option<Decision> + Send>;
+
 /// What reaches the loop from outside.
 pub(crate) enum Command {
     /// Something to be written.
     Job(Box<dyn Job>),
     /// A last decision, if there is still one to make, and the end.
-    Stop(
-        Box<dyn FnOnce(&View) -> Option<Decision> + Send>,
-        tokio::sync::oneshot::Sender<Result<Revision, StoreError>>,
-    ),
+    Stop(Last, tokio::sync::oneshot::Sender<Result<Revision, StoreError>>),
 }
 
 /// See the module.
@@ -107,11 +107,7 @@ impl<S: Store> Executor<S> {
             }
             Err(StoreError::Unknown(what)) => {
                 tracing::warn!(%what, "a control transaction has an unknown outcome; reading back");
-                let readable = self.relist().await.map_err(|error| match error {
-                    StoreError::Unavailable(_) => StoreError::Unknown(what),
-                    other => other,
-                });
-                readable?;
+                self.relist().await.map_err(unresolved)?;
                 let mut landed = Vec::with_capacity(decisions.len());
                 for decision in decisions {
                     landed.push(self.has_landed(decision).await?);
@@ -357,10 +353,7 @@ impl<S: Store> Executor<S> {
     }
 
     /// Makes the last decision and closes the store. What follows from it is for others to decide.
-    async fn stop(
-        &mut self,
-        last: Box<dyn FnOnce(&View) -> Option<Decision> + Send>,
-    ) -> Result<Revision, StoreError> {
+    async fn stop(&mut self, last: Last) -> Result<Revision, StoreError> {
         for job in &mut self.jobs {
             job.fail(ControlError::Stopped("the broker stops".to_owned()));
         }
@@ -373,11 +366,9 @@ impl<S: Store> Executor<S> {
     }
 }
 
+/// While a transaction's outcome is open, a store that does not answer leaves it open.
 fn unresolved(error: StoreError) -> StoreError {
-    match error {
-        StoreError::Unavailable(what) => StoreError::Unknown(what),
-        other => other,
-    }
+    if let StoreError::Unavailable(what) = error { StoreError::Unknown(what) } else { error }
 }
 
 /// One transaction in the making.

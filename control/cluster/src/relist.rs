@@ -13,7 +13,7 @@ pub fn changes(view: &View, listed: Vec<Change>, revision: Revision) -> Vec<Chan
     let mut missing: BTreeSet<Key> = view.keys();
     let mut changes: Vec<Change> = Vec::new();
     for entry in listed {
-        let Some(key) = Key::parse(&entry.key).filter(|key| View::keeps(key)) else { continue };
+        let Some(key) = Key::parse(&entry.key).filter(View::keeps) else { continue };
         missing.remove(&key);
         if view.revision_of(&key) < entry.revision {
             changes.push(entry);

@@ -27,12 +27,13 @@ pub(crate) enum Step<R> {
     Write(Decision, Box<dyn FnOnce(Revision) -> R + Send>),
 }
 
+type Decide<R> = Box<dyn FnMut(&View) -> Step<R> + Send>;
 type Reply<R> = Box<dyn FnOnce(Result<R, ControlError>) + Send>;
 type Answer<R> = Box<dyn FnOnce(Revision) -> R + Send>;
 
 /// A job made of two functions.
 pub(crate) struct Wanted<R> {
-    decide: Box<dyn FnMut(&View) -> Step<R> + Send>,
+    decide: Decide<R>,
     answer: Option<Answer<R>>,
     reply: Option<Reply<R>>,
     attempts: u32,

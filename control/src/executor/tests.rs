@@ -195,7 +195,7 @@ fn an_answer_comes_with_a_view_that_shows_what_was_written() {
             Ok((decision, _)) => Step::Write(decision, Box::new(|_| ())),
             Err(_) => Step::Done(()),
         };
-        let reply = move |_| drop(to.send(published.view().topic(&id).is_some()));
+        let reply = move |_| to.send(published.view().topic(&id).is_some()).unwrap();
         executor.jobs.push(Wanted::boxed(decide, reply));
         settle(&mut executor).await;
         assert!(from.await.unwrap());

@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use felix_cluster::decision::{Change, Compare, Decision, Write};
 use felix_cluster::state::Revision;
 use felix_storage::disk::{Disk, OpenMode};
-use redb::{Builder, Database, DatabaseError, ReadableDatabase, StorageError, TableDefinition, TableError};
+use redb::{Builder, Database, DatabaseError, ReadableDatabase, TableDefinition, TableError};
 use tokio::sync::mpsc;
 
 use super::{After, Batch, BatchLimit, Committed, Entry, Page, Store, StoreError, Watch};
@@ -128,26 +128,23 @@ impl<D: Disk> Embedded<D> {
     }
 
     fn opening(&self, error: DatabaseError) -> StoreError {
-        let shown = self.path.display();
-        match error {
-            DatabaseError::DatabaseAlreadyOpen => {
-                StoreError::Unavailable(format!("{shown} is in use by another process"))
-            }
-            DatabaseError::Storage(StorageError::Io(io)) if io.kind() != std::io::ErrorKind::InvalidData => {
-                StoreError::Unavailable(format!("{shown}: {io}"))
-            }
-            other => StoreError::Damaged(format!("{shown}: {other}")),
+        if matches!(error, DatabaseError::DatabaseAlreadyOpen) {
+            let shown = self.path.display();
+            return StoreError::Unavailable(format!("{shown} is in use by another process"));
         }
+        self.damaged(&redb::Error::from(error))
     }
 
     fn damaged(&self, error: &redb::Error) -> StoreError {
         let shown = self.path.display();
-        match error {
-            redb::Error::Io(io) if io.kind() != std::io::ErrorKind::InvalidData => {
-                StoreError::Unavailable(format!("{shown}: {io}"))
-            }
-            redb::Error::PreviousIo => StoreError::Unavailable(format!("{shown}: an earlier access failed")),
-            other => StoreError::Damaged(format!("{shown}: {other}")),
+        if self.flush_failed.load(Ordering::Acquire) {
+            return StoreError::Failed(format!("{shown}: {error}"));
+        }
+        let device = matches!(error, redb::Error::Io(io) if io.kind() != std::io::ErrorKind::InvalidData);
+        if device || matches!(error, redb::Error::PreviousIo) {
+            StoreError::Unavailable(format!("{shown}: {error}"))
+        } else {
+            StoreError::Damaged(format!("{shown}: {error}"))
         }
     }
 

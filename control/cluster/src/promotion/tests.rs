@@ -97,9 +97,10 @@ fn the_one_furthest_ahead_is_named_and_silence_ranks_last() {
     open(&mut world, id, 1);
     vouch(&mut world, id, &[pair(2, 22), pair(3, 33)]);
     world.fence(1);
-    let named = |standings: &Standings| match next(&world.view, world.state(id), standings, false) {
-        Next::Lead { leader, unclean: false, .. } => leader.broker.0,
-        other => panic!("{other:?}"),
+    let named = |standings: &Standings| {
+        let next = next(&world.view, world.state(id), standings, false);
+        let Next::Lead { leader, unclean: false, .. } = next else { panic!("{next:?}") };
+        leader.broker.0
     };
     let says =
         |number: u128, end: i64| Standing { log: log(number), accepted: generation(1), end, doubt: false };

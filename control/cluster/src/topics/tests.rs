@@ -54,9 +54,10 @@ fn a_topic_needs_a_free_name_partitions_and_brokers() {
 #[test]
 fn explicit_assignments_are_taken_as_they_are_or_refused() {
     let mut world = World::with_brokers(3);
-    let refused = |new: NewTopic| match create(&world.view, TopicId::random(), &new).unwrap_err() {
-        CreateRefused::Assignment(problem) => problem,
-        other => panic!("{other}"),
+    let refused = |new: NewTopic| {
+        let refused = create(&world.view, TopicId::random(), &new).unwrap_err();
+        let CreateRefused::Assignment(problem) = refused else { panic!("{refused}") };
+        problem
     };
     assert_eq!(refused(assigned("a", &[(1, &[1])])), AssignmentError::Holes { first: 0, missing: 0 });
     assert_eq!(

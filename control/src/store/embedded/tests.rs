@@ -43,7 +43,7 @@ fn what_was_committed_is_there_after_reopening() {
     runtime().block_on(async {
         let folder = tempfile::tempdir().unwrap();
         let disk = OsDisk;
-        let mut store = Embedded::open(disk.clone(), folder.path()).unwrap();
+        let mut store = Embedded::open(disk, folder.path()).unwrap();
         let committed = store.commit(&[put(1, "a"), put(2, "b")]).await.unwrap();
         assert_eq!(committed, Committed { revision: Revision(1), landed: vec![true, true] });
         store.commit(&[put(2, "c")]).await.unwrap();

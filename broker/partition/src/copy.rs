@@ -52,6 +52,8 @@ pub struct Copy<D: Disk, C: Clock, W> {
     own: Pair,
     config: Arc<PartitionConfig>,
     row: Replica,
+    /// Whether the row says that unsynced bytes are counted, be it now or as soon as it is durable.
+    counts_unsynced: bool,
     /// When the oldest append that no flush covers was made.
     dirty_since: Option<MonoTime>,
     flush_in_flight: bool,
@@ -82,6 +84,7 @@ impl<D: Disk, C: Clock, W> Copy<D, C, W> {
             pending: Pending::default(),
             visible: Visible::default(),
             own,
+            counts_unsynced: config.flush.counts_unsynced(),
             config,
             row,
             dirty_since: None,
@@ -379,6 +382,7 @@ impl<D: Disk, C: Clock, W> Copy<D, C, W> {
         if config.flush.counts_unsynced() && !self.row.unsynced {
             return false;
         }
+        self.counts_unsynced = config.flush.counts_unsynced();
         self.log.set_config(config.log.clone());
         let need = config.need;
         self.config = config;
@@ -391,6 +395,7 @@ impl<D: Disk, C: Clock, W> Copy<D, C, W> {
     /// count them may be given once this one is durable.
     pub fn row_counting_unsynced(&mut self) -> Replica {
         self.row.unsynced = true;
+        self.counts_unsynced = true;
         self.row()
     }
 

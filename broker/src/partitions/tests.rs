@@ -115,8 +115,10 @@ impl Broker {
 
 fn batch(records: usize) -> CheckedBatch {
     let mut builder = BatchBuilder::new();
+    // Of today: retention takes out what is old.
+    let now = felix_protocol::time::Clock::wall(&SystemClock::start()).0;
     for record in 0..records {
-        builder.push(1_700_000_000_000 + record as i64, None, Some(&[3; 50]));
+        builder.push(now + record as i64, None, Some(&[3; 50]));
     }
     builder.build().unwrap()
 }

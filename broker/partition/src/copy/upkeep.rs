@@ -106,8 +106,7 @@ impl<D: Disk, C: Clock, W> Copy<D, C, W> {
         let mark = self.published.mark().min(self.log.synced()).max(self.row.mark);
         let moved = mark > self.row.mark;
         // Once everything is flushed under a policy that counts nothing else, no doubt is left.
-        let counts_unsynced = self.config.flush.counts_unsynced();
-        let settled = !counts_unsynced && self.log.synced() >= self.log.end();
+        let settled = !self.counts_unsynced && self.log.synced() >= self.log.end();
         Replica {
             unsynced: self.row.unsynced && !settled,
             mark,

@@ -223,10 +223,11 @@ impl Broker {
             if let Some(status) = process.ended() {
                 bail!("the broker ended with {status} at its start:\n{}", tail(&log, 15));
             }
-            Ok(Connection::open(address, Duration::from_secs(5)).and_then(|mut to| to.sees_a_broker()).ok())
+            let seen =
+                Connection::open(address, Duration::from_secs(5)).and_then(|mut to| to.sees_a_broker());
+            Ok(seen.is_ok_and(|seen| seen).then_some(()))
         })
         .with_context(|| format!("see {}", log.display()))
-        .and_then(|seen| if seen { Ok(()) } else { bail!("the broker lists no broker") })
     }
 
     /// Stops it with SIGTERM.

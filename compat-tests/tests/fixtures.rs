@@ -24,7 +24,8 @@ fn recorded(ending: &str) -> Vec<(String, i16, Bytes)> {
 }
 
 fn paths(folder: &Path) -> Vec<PathBuf> {
-    let mut paths: Vec<PathBuf> = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
+    let mut paths: Vec<PathBuf> =
+        std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
     paths.sort();
     paths
 }
@@ -151,7 +152,10 @@ fn cut_and_lengthened_requests_are_refused() {
         let empty_body = Request::parse(frame.clone()).unwrap().body.is_empty();
         let mut longer = BytesMut::from(&frame[..]);
         longer.extend_from_slice(&[0]);
-        assert!(Request::parse(longer.freeze()).unwrap().check().is_err(), "{name} v{version} with a byte behind");
+        assert!(
+            Request::parse(longer.freeze()).unwrap().check().is_err(),
+            "{name} v{version} with a byte behind"
+        );
         if !empty_body {
             let cut = Request::parse(frame.slice(..frame.len() - 1));
             assert!(cut.is_err() || cut.unwrap().check().is_err(), "{name} v{version} cut");

@@ -49,8 +49,33 @@ impl Stage {
         format!("{}-{what}", self.prefix)
     }
 
+    /// A topic id as Kafka writes it: base 64 for URLs, without padding.
+    pub fn text_id(&self, id: [u8; 16]) -> String {
+        const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
+        let mut text = String::new();
+        for three in id.chunks(3) {
+            let bits = three.iter().fold(0_u32, |bits, byte| bits << 8 | u32::from(*byte))
+                << (8 * (3 - three.len()));
+            for at in 0..=three.len() {
+                text.push(char::from(DIGITS[(bits >> (18 - 6 * at) & 63) as usize]));
+            }
+        }
+        text
+    }
+
     /// A new connection.
     pub fn connect(&self) -> Result<Connection> {
         Connection::open(self.broker.address(), PATIENCE)
     }
+}
+
+/// Milliseconds since 1970.
+pub fn now_ms() -> i64 {
+    let age = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+    i64::try_from(age.as_millis()).unwrap_or(i64::MAX)
+}
+
+/// Ends a case as skipped.
+pub fn skip<T>(reason: &str) -> Result<T> {
+    Err(Skipped(reason.to_owned()).into())
 }

@@ -1,0 +1,31 @@
+//! The cases, by subject.
+
+mod admin;
+mod epochs;
+mod fetch;
+mod framing;
+mod groups;
+mod idempotence;
+mod metadata;
+mod produce;
+mod sessions;
+mod time;
+
+use super::Case;
+
+/// All of them, in the order they run.
+pub fn all() -> Vec<Case> {
+    [
+        framing::CASES,
+        produce::CASES,
+        idempotence::CASES,
+        fetch::CASES,
+        sessions::CASES,
+        time::CASES,
+        epochs::CASES,
+        groups::CASES,
+        metadata::CASES,
+        admin::CASES,
+    ]
+    .concat()
+}

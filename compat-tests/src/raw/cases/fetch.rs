@@ -1,0 +1,335 @@
+//! What a fetch returns, how much, and when.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+
+use crate::raw::Case;
+use crate::raw::ask::code;
+use crate::raw::ask::records::{Fetch, Fetched, Want};
+use crate::raw::batch::Batch;
+use crate::raw::conn::key;
+use crate::raw::expect::{equal, holds};
+use crate::raw::stage::{Stage, skip};
+use crate::raw::wire::W;
+use crate::target::Kind;
+use crate::wait;
+
+pub const CASES: &[Case] = &[
+    Case {
+        name: "fetch-inside-batch",
+        proves: "an offset inside a batch gets that whole batch (B001, surface 52)",
+        run: inside_batch,
+    },
+    Case {
+        name: "fetch-long-poll",
+        proves: "data is answered at once, nothing after max_wait and not before, a produce wakes the fetch (B002, surface 55)",
+        run: long_poll,
+    },
+    Case {
+        name: "fetch-errors-answer-at-once",
+        proves: "an error in one partition ends the wait for the others (surface 55)",
+        run: errors_at_once,
+    },
+    Case {
+        name: "fetch-waiters-released",
+        proves: "a thousand long polls whose sockets close leave no descriptor behind (B002, B077)",
+        run: waiters,
+    },
+    Case {
+        name: "fetch-several-topics",
+        proves: "topics in odd order, one twice, a partition twice, an unknown one: each answered, the broker lives (B023)",
+        run: several_topics,
+    },
+    Case {
+        name: "fetch-beyond-the-log",
+        proves: "past the end and before the start is OFFSET_OUT_OF_RANGE, at the end is empty, never null (surface 56, 63)",
+        run: beyond,
+    },
+    Case {
+        name: "fetch-leader-epoch",
+        proves: "an older leader epoch is FENCED, a newer one UNKNOWN (surface 58)",
+        run: epochs,
+    },
+    Case {
+        name: "fetch-large-record-small-limits",
+        proves: "a batch larger than every limit comes whole when it is first; after it nothing, in front of it the small ones (B065, surface 53)",
+        run: large,
+    },
+    Case {
+        name: "fetch-by-topic-id",
+        proves: "Fetch 13 takes topics by id; an unknown one is UNKNOWN_TOPIC_ID (surface 60)",
+        run: by_id,
+    },
+    Case {
+        name: "fetch-while-producing",
+        proves: "a reader that follows a writer sees every record once and in order, never a cut batch",
+        run: follow,
+    },
+];
+
+const TIME: i64 = 1_700_000_000_000;
+
+fn inside_batch(stage: &mut Stage) -> Result<()> {
+    let topic = stage.name("t");
+    let mut to = stage.connect()?;
+    to.create(&topic, 1, &[])?;
+    for codec in [0, 4] {
+        let base = to.append(&topic, &Batch::of(&["a", "b"], TIME).codec(codec))?;
+        to.append(&topic, &Batch::of(&["c", "d"], TIME).codec(codec))?;
+        for (offset, first) in [(0, 0), (1, 0), (2, 2), (3, 2)] {
+            let fetched = to.fetch(&Fetch::now(vec![Want::of(&topic, base + offset)]))?;
+            let batches = fetched.only()?.batches()?;
+            let found = batches.first().with_context(|| format!("nothing at {offset}"))?;
+            equal(&format!("first batch at {offset}"), found.base_offset - base, first)?;
+        }
+    }
+    Ok(())
+}
+
+fn long_poll(stage: &mut Stage) -> Result<()> {
+    let (full, empty) = (stage.name("full"), stage.name("empty"));
+    let mut to = stage.connect()?;
+    to.create(&full, 1, &[])?;
+    to.create(&empty, 1, &[])?;
+    to.append(&full, &Batch::of(&["a"], TIME))?;
+    let poll =
+        |topic: &str, max_wait| Fetch { max_wait, min_bytes: 1, ..Fetch::now(vec![Want::of(topic, 0)]) };
+    let started = Instant::now();
+    holds("data", !to.fetch(&poll(&full, 5_000))?.only()?.bytes.is_empty())?;
+    holds(&format!("data after {:?}", started.elapsed()), started.elapsed() < Duration::from_millis(500))?;
+
+    let started = Instant::now();
+    holds("nothing", to.fetch(&poll(&empty, 500))?.only()?.bytes.is_empty())?;
+    let waited = started.elapsed();
+    holds(&format!("nothing after {waited:?}"), (480..1_500).contains(&waited.as_millis()))?;
+
+    // Wanting more bytes than there are waits, too.
+    let started = Instant::now();
+    let much = Fetch { min_bytes: 100_000, ..poll(&full, 300) };
+    holds("what is there", !to.fetch(&much)?.only()?.bytes.is_empty())?;
+    holds(
+        &format!("too few bytes after {:?}", started.elapsed()),
+        started.elapsed() >= Duration::from_millis(280),
+    )?;
+
+    let body = poll(&empty, 10_000).body();
+    let correlation = to.send(key::FETCH, 11, &body)?;
+    let mut other = stage.connect()?;
+    // The fetch is under way once a request that was sent after it on another connection is answered; produce only then.
+    other.end_of(&empty)?;
+    let produced = Instant::now();
+    other.append(&empty, &Batch::of(&["wake up"], TIME))?;
+    let woken = Fetched::read(to.receive_for(correlation, key::FETCH, 11)?)?;
+    holds(&format!("woken after {:?}", produced.elapsed()), produced.elapsed() < Duration::from_secs(2))?;
+    equal("records", Batch::values(&woken.only()?.batches()?).len(), 1)
+}
+
+fn errors_at_once(stage: &mut Stage) -> Result<()> {
+    let topic = stage.name("t");
+    let mut to = stage.connect()?;
+    to.create(&topic, 1, &[])?;
+    let other = stage.name("other");
+    to.create(&other, 1, &[])?;
+    let wants = vec![Want::of(&topic, 0), Want::of(&other, 99)];
+    let started = Instant::now();
+    let fetched = to.fetch(&Fetch { max_wait: 8_000, min_bytes: 1, ..Fetch::now(wants) })?;
+    holds(&format!("answered after {:?}", started.elapsed()), started.elapsed() < Duration::from_secs(2))?;
+    let errors: Vec<i16> = fetched.partitions.iter().map(|got| got.error).collect();
+    holds(&format!("errors {errors:?}"), errors.contains(&code::OFFSET_OUT_OF_RANGE))
+}
+
+fn descriptors(pid: i32) -> Result<usize> {
+    Ok(std::fs::read_dir(format!("/proc/{pid}/fd"))?.count())
+}
+
+fn waiters(stage: &mut Stage) -> Result<()> {
+    if stage.broker.kind() == Kind::Kafka {
+        return skip("Apache Kafka holds them until their time has passed");
+    }
+    let topic = stage.name("t");
+    let mut to = stage.connect()?;
+    to.create(&topic, 1, &[])?;
+    let pid = stage.broker.pid().context("no broker")?;
+    let before = descriptors(pid)?;
+    let body = Fetch { max_wait: 60_000, min_bytes: 1, ..Fetch::now(vec![Want::of(&topic, 0)]) }.body();
+    let mut polls = Vec::new();
+    for _ in 0..1_000 {
+        let mut poll = stage.connect()?;
+        poll.send(key::FETCH, 11, &body)?;
+        polls.push(poll);
+    }
+    to.end_of(&topic)?;
+    holds("the polls are there", descriptors(pid)? >= before + 900)?;
+    drop(polls);
+    wait::until("the descriptors of closed sockets to go", Duration::from_secs(15), || {
+        Ok((descriptors(pid)? <= before + 10).then_some(()))
+    })?;
+    to.append(&topic, &Batch::of(&["a"], TIME)).map(|_| ())
+}
+
+fn several_topics(stage: &mut Stage) -> Result<()> {
+    let names: Vec<String> = ["c", "a", "b"].iter().map(|name| stage.name(name)).collect();
+    let mut to = stage.connect()?;
+    for name in &names {
+        to.create(name, 3, &[])?;
+        for partition in 0..3 {
+            let bytes = Batch::of(&[&format!("{name} {partition}")], TIME).encode()?;
+            equal("produce", to.produce_bytes(name, partition, &bytes)?.error, 0)?;
+        }
+    }
+    let want = |name: &str, partition| Want { partition, ..Want::of(name, 0) };
+    let all: Vec<Want> =
+        names.iter().flat_map(|name| [2, 0, 1].map(|partition| want(name, partition))).collect();
+    let fetched = to.fetch(&Fetch::now(all.clone()))?;
+    equal("partitions", fetched.partitions.len(), 9)?;
+    for got in &fetched.partitions {
+        let values = Batch::values(&got.batches()?);
+        equal(
+            "value",
+            values.first().map(|(_, value)| value.clone()),
+            Some(format!("{} {}", got.topic, got.partition)),
+        )?;
+    }
+    let mut odd =
+        vec![want(&names[0], 0), want(&stage.name("absent"), 0), want(&names[1], 0), want(&names[0], 1)];
+    odd.push(want(&names[0], 1));
+    odd.push(want(&names[2], 9));
+    let fetched = to.fetch(&Fetch::now(odd))?;
+    let errors =
+        fetched.partitions.iter().filter(|got| got.error == code::UNKNOWN_TOPIC_OR_PARTITION).count();
+    equal("unknown ones", errors, 2)?;
+    holds("the others", fetched.partitions.iter().filter(|got| got.error == 0).count() >= 3)
+}
+
+fn beyond(stage: &mut Stage) -> Result<()> {
+    let topic = stage.name("t");
+    let mut to = stage.connect()?;
+    to.create(&topic, 1, &[])?;
+    let at = |to: &mut crate::raw::conn::Connection, offset| -> Result<(i16, usize)> {
+        let fetched = to.fetch(&Fetch::now(vec![Want::of(&topic, offset)]))?;
+        let got = fetched.only()?;
+        Ok((got.error, got.bytes.len()))
+    };
+    equal("an empty log at 0", at(&mut to, 0)?, (0, 0))?;
+    equal("an empty log at 1", at(&mut to, 1)?, (code::OFFSET_OUT_OF_RANGE, 0))?;
+    to.append(&topic, &Batch::of(&["a", "b", "c"], TIME))?;
+    equal("at the end", at(&mut to, 3)?, (0, 0))?;
+    equal("past the end", at(&mut to, 4)?, (code::OFFSET_OUT_OF_RANGE, 0))?;
+    equal("negative", at(&mut to, -1)?, (code::OFFSET_OUT_OF_RANGE, 0))?;
+    equal("delete", to.delete_records(&topic, 2)?, (0, 2))?;
+    equal("before the start", at(&mut to, 1)?, (code::OFFSET_OUT_OF_RANGE, 0))?;
+    holds("at the start", at(&mut to, 2)?.1 > 0)
+}
+
+fn epochs(stage: &mut Stage) -> Result<()> {
+    let topic = stage.name("t");
+    let mut to = stage.connect()?;
+    to.create(&topic, 1, &[])?;
+    to.append(&topic, &Batch::of(&["a"], TIME))?;
+    stage.broker.restart()?;
+    let mut to = stage.connect()?;
+    to.wait_led(&topic, 1)?;
+    let epoch = to.topic(Some(&topic), [0; 16], false)?.partitions[0].epoch;
+    for (epoch, expected) in [(epoch, 0), (-1, 0), (epoch + 1, code::UNKNOWN_LEADER_EPOCH)] {
+        let fetched = to.fetch(&Fetch::now(vec![Want { epoch, ..Want::of(&topic, 0) }]))?;
+        equal(&format!("epoch {epoch}"), fetched.only()?.error, expected)?;
+    }
+    if epoch > 0 {
+        let fetched = to.fetch(&Fetch::now(vec![Want { epoch: epoch - 1, ..Want::of(&topic, 0) }]))?;
+        equal("an older epoch", fetched.only()?.error, code::FENCED_LEADER_EPOCH)?;
+    }
+    Ok(())
+}
+
+fn large(stage: &mut Stage) -> Result<()> {
+    let (big, small) = (stage.name("big"), stage.name("small"));
+    let mut to = stage.connect()?;
+    to.create(&big, 1, &[("max.message.bytes", "3000000")])?;
+    to.create(&small, 1, &[])?;
+    let value = "x".repeat(2_000_000);
+    to.append(&big, &Batch::of(&[&value], TIME))?;
+    to.append(&big, &Batch::of(&["second"], TIME))?;
+    for number in 0..3 {
+        to.append(&small, &Batch::of(&[&format!("small {number}")], TIME))?;
+    }
+    for limit in [1, 1_024] {
+        let want = |topic: &str| Want { max_bytes: limit, ..Want::of(topic, 0) };
+        let fetched = to.fetch(&Fetch { max_bytes: limit, ..Fetch::now(vec![want(&big)]) })?;
+        let batches = fetched.only()?.batches()?;
+        equal("batches", batches.len(), 1)?;
+        equal("length", batches[0].records[0].value.as_ref().map(Vec::len), Some(2_000_000))?;
+
+        let fetched = to.fetch(&Fetch { max_bytes: limit, ..Fetch::now(vec![want(&big), want(&small)]) })?;
+        let of =
+            |topic: &str| fetched.partitions.iter().find(|got| got.topic == topic).map(|got| got.bytes.len());
+        holds("the first comes whole", of(&big).is_some_and(|bytes| bytes > 2_000_000))?;
+        equal("nothing behind it", of(&small).unwrap_or(0), 0)?;
+
+        let fetched = to.fetch(&Fetch { max_bytes: limit, ..Fetch::now(vec![want(&small), want(&big)]) })?;
+        let of =
+            |topic: &str| fetched.partitions.iter().find(|got| got.topic == topic).map(|got| got.bytes.len());
+        holds("the small one comes", of(&small).is_some_and(|bytes| bytes > 0))?;
+        equal("the big one waits", of(&big).unwrap_or(0), 0)?;
+    }
+    Ok(())
+}
+
+fn by_id(stage: &mut Stage) -> Result<()> {
+    let topic = stage.name("t");
+    let mut to = stage.connect()?;
+    let id = to.create(&topic, 1, &[])?;
+    to.append(&topic, &Batch::of(&["by id"], TIME))?;
+    for (id, expected) in [(id, 0), ([9; 16], code::UNKNOWN_TOPIC_ID)] {
+        let body =
+            W::new().i32(-1).i32(0).i32(1).i32(1 << 20).i8(0).i32(0).i32(-1).carray(1).raw(&id).carray(1);
+        let body = body.i32(0).i32(-1).i64(0).i32(-1).i64(-1).i32(1 << 20).tags().tags();
+        let mut answer = to.call(key::FETCH, 13, &body.carray(0).cstr("").tags())?;
+        answer.i32()?;
+        equal("error of all", answer.i16()?, 0)?;
+        answer.i32()?;
+        equal("topics", answer.carray()?, 1)?;
+        equal("topic id", answer.uuid()?, id)?;
+        equal("partitions", answer.carray()?, 1)?;
+        equal("partition", answer.i32()?, 0)?;
+        equal("error", answer.i16()?, expected)?;
+    }
+    Ok(())
+}
+
+fn follow(stage: &mut Stage) -> Result<()> {
+    let topic = stage.name("t");
+    let mut reader = stage.connect()?;
+    reader.create(&topic, 1, &[("segment.bytes", "1048576")])?;
+    let count: i64 = if stage.full { 20_000 } else { 1_500 };
+    let mut writer = stage.connect()?;
+    let name = topic.clone();
+    let writing = std::thread::spawn(move || -> Result<()> {
+        let filler = "f".repeat(900);
+        for number in 0..count {
+            let value = format!("{number} {filler}");
+            let batch = Batch::of(&[&value, &value], TIME).codec(if number % 5 == 0 { 3 } else { 0 });
+            equal("offset", writer.append(&name, &batch)?, number * 2)?;
+        }
+        Ok(())
+    });
+    let mut next = 0;
+    while next < count * 2 {
+        let want = Want { max_bytes: 20_000, ..Want::of(&topic, next) };
+        let fetched = reader.fetch(&Fetch { max_wait: 2_000, min_bytes: 1, ..Fetch::now(vec![want]) })?;
+        let got = fetched.only()?;
+        equal("error", got.error, 0)?;
+        let batches = got.batches()?;
+        holds(&format!("nothing at {next}"), !batches.is_empty())?;
+        for (offset, value) in Batch::values(&batches) {
+            equal("offset", offset, next)?;
+            equal("value", value.split(' ').next().map(str::to_owned), Some((offset / 2).to_string()))?;
+            next += 1;
+        }
+        holds("mark within the log", got.mark <= count * 2)?;
+    }
+    match writing.join() {
+        Ok(written) => written,
+        Err(_) => anyhow::bail!("the writer panicked"),
+    }
+}

@@ -7,6 +7,7 @@
 pub mod config;
 pub mod data_dir;
 pub mod disk;
+pub mod dump;
 pub mod error;
 pub mod flush;
 mod handles;

@@ -325,6 +325,15 @@ impl Staged {
     }
 }
 
+/// The rows that the bytes of a table say, without opening it.
+pub(crate) fn rows(content: &[u8]) -> (Vec<(PartitionId, Replica)>, ReplicasReport) {
+    let mut staged = Staged::default();
+    let mut report = ReplicasReport::default();
+    read_frames(content, &mut staged, &mut report);
+    report.boot_id = staged.boot_id;
+    (staged.rows.into_iter().collect(), report)
+}
+
 /// Takes in all frames; returns where the next one goes and the last sequence.
 fn read_frames(content: &[u8], staged: &mut Staged, report: &mut ReplicasReport) -> (usize, u64) {
     let (mut at, mut end, mut sequence) = (0, 0, 0);

@@ -14,6 +14,7 @@ use crate::flush::{FlushMode, Flusher};
 
 mod append;
 mod crash;
+mod files;
 mod flushing;
 mod model;
 mod recovery;

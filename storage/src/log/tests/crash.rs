@@ -1,9 +1,12 @@
 use super::*;
 
+/// Ways in which each crash is tried.
+const SEEDS: u64 = 40;
+
 /// Does something to a flushed log on a disk, then crashes at an unlucky moment in many ways: whatever is left
 /// must open to a log between `least` and `most`.
 fn crashes(prepare: impl Fn(&MemDisk) -> (Log<MemDisk>, Recovered, (Offset, Offset))) {
-    for seed in 0..120 {
+    for seed in 0..SEEDS {
         let disk = MemDisk::new();
         let (log, row, (least, most)) = prepare(&disk);
         let after = disk.crash(if seed == 0 { Crash::LoseUnsynced } else { Crash::Random(seed) });

@@ -32,6 +32,8 @@ pub(crate) use published::Published;
 const RETRY: Duration = Duration::from_millis(500);
 /// Jobs taken in before the next transaction; they are answered together.
 const JOBS_AT_ONCE: usize = 16_384;
+/// How often in a row a store may refuse to write before those who wait are told.
+const REFUSALS: u32 = 3;
 /// What a controller's decision costs at most, in operations.
 const CONTROLLER_OPERATIONS: usize = 4;
 
@@ -61,6 +63,16 @@ pub(crate) enum Command {
     Job(Box<dyn Job>),
     /// A last decision, if there is still one to make, and the end.
     Stop(Last, tokio::sync::oneshot::Sender<Result<Revision, StoreError>>),
+}
+
+/// What became of a transaction.
+pub(crate) struct Outcome {
+    /// Which decisions landed.
+    pub(crate) landed: Vec<bool>,
+    /// At which revision.
+    pub(crate) revision: Revision,
+    /// What the store said instead of an answer, if the outcome had to be read back.
+    pub(crate) failure: Option<String>,
 }
 
 /// See the module.
@@ -93,17 +105,14 @@ impl<S: Store> Executor<S> {
         &self.view
     }
 
-    /// Commits decisions made from the present view in one transaction and takes the outcome in. Returns which
-    /// landed; an unknown outcome is resolved by reading back.
-    pub(crate) async fn commit(
-        &mut self,
-        decisions: &[Decision],
-    ) -> Result<(Vec<bool>, Revision), StoreError> {
+    /// Commits decisions made from the present view in one transaction and takes the outcome in. An unknown outcome
+    /// is resolved by reading back.
+    pub(crate) async fn commit(&mut self, decisions: &[Decision]) -> Result<Outcome, StoreError> {
         match self.store.commit(decisions).await {
             Ok(committed) => {
                 // Also where all lost: what they lost against must be known before anything is decided anew.
                 self.catch_up(committed.revision).await?;
-                Ok((committed.landed, committed.revision))
+                Ok(Outcome { landed: committed.landed, revision: committed.revision, failure: None })
             }
             Err(StoreError::Unknown(what)) => {
                 tracing::warn!(%what, "a control transaction has an unknown outcome; reading back");
@@ -112,7 +121,7 @@ impl<S: Store> Executor<S> {
                 for decision in decisions {
                     landed.push(self.has_landed(decision).await?);
                 }
-                Ok((landed, self.view.revision()))
+                Ok(Outcome { landed, revision: self.view.revision(), failure: Some(what) })
             }
             Err(error) => Err(error),
         }
@@ -211,6 +220,7 @@ impl<S: Store> Executor<S> {
 
     /// Decides and commits until nothing is left; jobs are answered on the way.
     pub(crate) async fn settle(&mut self) -> Result<(), StoreError> {
+        let mut refusals = 0;
         loop {
             if self.watch.is_none() {
                 self.relist().await?;
@@ -221,9 +231,19 @@ impl<S: Store> Executor<S> {
                 return Ok(());
             }
             match self.commit(&round.decisions).await {
-                Ok((landed, revision)) => {
+                Ok(Outcome { landed, failure: Some(what), .. }) if !landed.contains(&true) => {
+                    // Nothing was lost against others: the store refused the write. What reading back took in is
+                    // decided anew, but not for ever.
+                    refusals += 1;
+                    if refusals == REFUSALS {
+                        let error = StoreError::Unavailable(what);
+                        self.refuse(&round, &error);
+                        return Err(error);
+                    }
+                }
+                Ok(outcome) => {
                     self.publish();
-                    self.answer(&round, &landed, revision);
+                    self.answer(&round, &outcome);
                 }
                 Err(error) => {
                     self.refuse(&round, &error);
@@ -257,10 +277,10 @@ impl<S: Store> Executor<S> {
         round
     }
 
-    fn answer(&mut self, round: &Round, landed: &[bool], revision: Revision) {
+    fn answer(&mut self, round: &Round, outcome: &Outcome) {
         let mut finished = BTreeSet::new();
-        for (job, landed) in round.jobs.iter().zip(&landed[round.controllers..]) {
-            if self.jobs[*job].settled(*landed, revision) {
+        for (job, landed) in round.jobs.iter().zip(&outcome.landed[round.controllers..]) {
+            if self.jobs[*job].settled(*landed, outcome.revision) {
                 finished.insert(*job);
             }
         }

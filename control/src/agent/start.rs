@@ -13,7 +13,7 @@ use thiserror::Error;
 use tokio::sync::{mpsc, oneshot};
 
 use super::{Agent, AgentConfig};
-use crate::executor::{Command, Executor, Published};
+use crate::executor::{Command, Executor, Outcome, Published};
 use crate::past::Memory;
 use crate::store::embedded::Embedded;
 use crate::store::{Store, StoreError};
@@ -161,14 +161,33 @@ async fn enter<D: Disk>(
         rack: config.rack.clone(),
         version: config.version.clone(),
     };
-    let mut decisions = registration::found(executor.view(), &id, config.lease_ms);
-    decisions.push(registration::take_over(executor.view(), config.node, &node, &memory.past)?);
-    let (landed, _) = executor.commit(&decisions).await?;
-    if landed.contains(&false) {
-        return Err(StartError::Raced(config.node));
-    }
+    register(&mut executor, config, &id, &node, &memory.past).await?;
     executor.settle().await?;
     Ok((executor, session))
+}
+
+/// Founds the cluster, if it is not there yet, and registers, in one transaction.
+async fn register<S: Store>(
+    executor: &mut Executor<S>,
+    config: &AgentConfig,
+    cluster: &str,
+    node: &Node,
+    past: &Past,
+) -> Result<(), StartError> {
+    const TRIES: u32 = 3;
+    let mut refused = String::new();
+    for _ in 0..TRIES {
+        let mut decisions = registration::found(executor.view(), cluster, config.lease_ms);
+        decisions.push(registration::take_over(executor.view(), config.node, node, past)?);
+        let Outcome { landed, failure, .. } = executor.commit(&decisions).await?;
+        match failure {
+            _ if !landed.contains(&false) => return Ok(()),
+            // Nothing was written, and nobody else has written: the store had no room, perhaps has some now.
+            Some(what) => refused = what,
+            None => return Err(StartError::Raced(config.node)),
+        }
+    }
+    Err(StoreError::Unavailable(refused).into())
 }
 
 fn check<S: Store>(executor: &Executor<S>, config: &AgentConfig, past: &Past) -> Result<(), StartError> {

@@ -4,6 +4,9 @@
 //! belongs to whoever holds the lock on the directory; that lock is also the node's lease. What a transaction did
 //! after a failed *write* is read back from the file itself; after a failed *flush* nothing in the file can be
 //! trusted, and the store fails for good (a flush is never retried).
+//!
+//! On a full disk a decision may still have to be made, above all the one that lets a node restart. For that some
+//! room is kept in a file beside ([`RESERVE_NAME`]), which is given up when a write finds none.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -13,7 +16,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use felix_cluster::decision::{Change, Compare, Decision, Write};
 use felix_cluster::state::Revision;
-use felix_storage::disk::{Disk, OpenMode};
+use felix_storage::disk::{Disk, DiskFile, OpenMode, is_full};
 use redb::{Builder, Database, DatabaseError, ReadableDatabase, TableDefinition, TableError};
 use tokio::sync::mpsc;
 
@@ -25,6 +28,11 @@ use backend::Backend;
 
 /// The file's name in the data directory.
 pub const FILE_NAME: &str = "control.redb";
+
+/// The file that keeps room for decisions on a full disk.
+pub const RESERVE_NAME: &str = "control.reserve";
+/// How much at least; more where the store itself is larger, since one transaction may rewrite all of it.
+const RESERVE_BYTES: u64 = 1 << 20;
 
 /// Enough for the upper levels of the tree; the view holds what is read often.
 const CACHE_BYTES: usize = 1 << 20;
@@ -76,7 +84,30 @@ impl<D: Disk> Embedded<D> {
             history_after: Revision::ABSENT,
         };
         store.database()?;
+        store.make_reserve();
         Ok(store)
+    }
+
+    /// Keeps room for later, where there is some now. It is not missed on a disk that does not give it.
+    fn make_reserve(&self) {
+        let path = self.path.with_file_name(RESERVE_NAME);
+        let wanted = self.disk.len_of(&self.path).unwrap_or(0).max(RESERVE_BYTES);
+        if self.disk.len_of(&path).is_ok_and(|len| len >= wanted) {
+            return;
+        }
+        let made = self.disk.open(&path, OpenMode::Create).and_then(|file| {
+            file.reserve(wanted)?;
+            file.set_len(wanted)
+        });
+        if let Err(error) = made {
+            tracing::debug!(%error, "no room is kept for the control store");
+            self.give_up_reserve();
+        }
+    }
+
+    /// Gives the kept room to whoever needs it; whether there was some.
+    fn give_up_reserve(&self) -> bool {
+        self.disk.remove_file(&self.path.with_file_name(RESERVE_NAME)).is_ok()
     }
 
     /// The database, opened (again) if need be.
@@ -85,7 +116,12 @@ impl<D: Disk> Embedded<D> {
             return Err(StoreError::Failed(format!("a flush of {} failed", self.path.display())));
         }
         if self.database.is_none() {
-            let (database, revision) = self.load()?;
+            let loaded = match self.load() {
+                // Opening may itself have to write.
+                Err(StoreError::Unavailable(_)) if self.give_up_reserve() => self.load(),
+                loaded => loaded,
+            };
+            let (database, revision) = loaded?;
             self.database = Some(database);
             self.revision = revision;
             // What was not told before is not told any more: watches begin anew.
@@ -363,6 +399,9 @@ impl<D: Disk> Store for Embedded<D> {
                 let what = format!("{}: {error}", self.path.display());
                 if self.flush_failed.load(Ordering::Acquire) {
                     return Err(StoreError::Failed(what));
+                }
+                if matches!(&error, redb::Error::Io(io) if is_full(io)) && self.give_up_reserve() {
+                    tracing::warn!("the disk is full; the room kept for the control store is used up now");
                 }
                 Err(StoreError::Unknown(what))
             }

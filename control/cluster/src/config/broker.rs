@@ -1,5 +1,7 @@
 //! What a broker obeys, as code reads it. Defaults of topics are not here: a topic's config knows them.
 
+use std::net::IpAddr;
+
 use super::resolve::Reader;
 use super::value::address_counts;
 
@@ -50,8 +52,8 @@ pub struct NetConfig {
     pub max_connections: u32,
     /// `max.connections.per.ip`.
     pub max_connections_per_ip: u32,
-    /// `max.connections.per.ip.overrides`: address or host name, and its limit.
-    pub max_connections_per_ip_overrides: Vec<(String, u32)>,
+    /// `max.connections.per.ip.overrides`: an address and its limit.
+    pub max_connections_per_ip_overrides: Vec<(IpAddr, u32)>,
     /// `socket.listen.backlog.size`.
     pub listen_backlog: u32,
     /// `socket.send.buffer.bytes`; `None`: the system's default.

@@ -72,6 +72,9 @@ mod table {
         ("broker", "log.flush.interval.messages", "1"),
         ("broker", "node.id", "1"),
         ("broker", "process.roles", "broker,controller"),
+        ("broker", "socket.listen.backlog.size", "1024"),
+        ("broker", "socket.receive.buffer.bytes", "-1"),
+        ("broker", "socket.send.buffer.bytes", "-1"),
         ("topic", "flush.messages", "1"),
     ];
 

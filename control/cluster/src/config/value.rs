@@ -1,6 +1,7 @@
 //! From text to values, and what is allowed.
 
 use std::fmt;
+use std::net::IpAddr;
 
 use super::row::{Check, Kind, Row, State};
 
@@ -160,7 +161,8 @@ impl Check {
             Check::EachOf(words) => format!("must be a list of any of: {}", words.join(", ")),
             Check::Replicas => "must be * or a list of partition:broker, such as 0:1,0:2".to_owned(),
             Check::AddressCounts => {
-                "must be a list of address:count, such as 10.0.0.1:100,localhost:5".to_owned()
+                "must be a list of address:count, such as 10.0.0.1:100,[::1]:5; host names are not looked up"
+                    .to_owned()
             }
             Check::ProtocolMap => {
                 format!("must be a list of NAME:PROTOCOL, with one of: {}", PROTOCOLS.join(", "))
@@ -222,14 +224,15 @@ fn is_id(text: &str) -> bool {
     text.parse::<i32>().is_ok_and(|number| number >= 0)
 }
 
-/// Parses `address:count` pairs; an IPv6 address keeps its colons.
-pub fn address_counts(text: &str) -> Option<Vec<(String, u32)>> {
+/// Parses `address:count` pairs; an IPv6 address keeps its colons. An IPv4 address written as an IPv6 one is the same.
+pub fn address_counts(text: &str) -> Option<Vec<(IpAddr, u32)>> {
     split_list(text)
         .iter()
         .map(|item| {
             let (address, count) = item.rsplit_once(':')?;
             let count = count.parse().ok().filter(|count| *count <= i32::MAX as u32)?;
-            (!address.is_empty()).then(|| (address.trim_matches(['[', ']']).to_owned(), count))
+            let address: IpAddr = address.trim_matches(['[', ']']).parse().ok()?;
+            Some((address.to_canonical(), count))
         })
         .collect()
 }

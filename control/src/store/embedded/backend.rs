@@ -41,6 +41,10 @@ impl<F: DiskFile> StorageBackend for Backend<F> {
     }
 
     fn set_len(&self, len: u64) -> io::Result<()> {
+        // Growing may be refused; a write to what the file already has should not be.
+        if len > self.file.len()? {
+            self.file.reserve(len)?;
+        }
         self.file.set_len(len)
     }
 

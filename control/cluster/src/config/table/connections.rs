@@ -35,7 +35,9 @@ pub(super) const ROWS: &[Row] = rows! { Area::Connections;
         "Most connections that the broker keeps open; more are closed at once.";
     Int "max.connections.per.ip" = "2147483647", AtLeast(0), ClusterWide, Honoured =>
         "Most connections from one address; more are closed at once.";
-    String "max.connections.per.ip.overrides" = "", AddressCounts, ClusterWide, Honoured =>
+    String "max.connections.per.ip.overrides" = "",
+        AddressCounts, ClusterWide,
+        Partly("addresses only; host names are refused") =>
         "Other limits for single addresses: a list of `address:count`.";
     Int "max.incremental.fetch.session.cache.slots" = "1000", AtLeast(0), ReadOnly, Honoured =>
         "How many fetch sessions the broker remembers; further consumers fetch without one.";
@@ -60,15 +62,16 @@ pub(super) const ROWS: &[Row] = rows! { Area::Connections;
         "Longest wait in milliseconds for a connection between brokers, after repeated failures.";
     Long "socket.connection.setup.timeout.ms" = "10000", Any, ReadOnly, NoEffect(reason::OWN_PACE) =>
         "First wait in milliseconds for a connection between brokers.";
-    Int "socket.listen.backlog.size" = "50", AtLeast(1), ReadOnly, Honoured =>
+    Int "socket.listen.backlog.size" = "1024", AtLeast(1), ReadOnly, Honoured =>
         "Connections that the operating system holds until they are accepted.";
-    Int "socket.receive.buffer.bytes" = "102400", Any, ReadOnly, Honoured =>
+    Int "socket.receive.buffer.bytes" = "-1", Any, ReadOnly, Honoured =>
         "Size in bytes of a connection's receive buffer in the operating system; -1 leaves it to the \
-         system.";
+         system, which fits it to each connection's speed.";
     Int "socket.request.max.bytes" = "104857600", AtLeast(1), ReadOnly, Honoured =>
         "Largest request in bytes; a larger one closes the connection.";
-    Int "socket.send.buffer.bytes" = "102400", Any, ReadOnly, Honoured =>
-        "Size in bytes of a connection's send buffer in the operating system; -1 leaves it to the system.";
+    Int "socket.send.buffer.bytes" = "-1", Any, ReadOnly, Honoured =>
+        "Size in bytes of a connection's send buffer in the operating system; -1 leaves it to the system, \
+         which fits it to each connection's speed.";
     #internal Boolean "unstable.api.versions.enable" = "false", Any, ReadOnly, NoEffect(reason::UNSTABLE) =>
         "Whether versions of requests that are still being designed are served.";
 };

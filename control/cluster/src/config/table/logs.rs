@@ -52,13 +52,14 @@ pub(super) const ROWS: &[Row] = rows! { Area::Logs;
         EachOf(&["compact", "delete"]), ClusterWide,
         Partly("delete is honoured; compact is accepted and keeps every record until compaction arrives") =>
         "Default of the topic config `cleanup.policy`.";
-    List "log.dir" = "./felix-data", Any, ReadOnly, Partly("one directory only") =>
-        "Where partitions are kept; the same as the flag `--data-dir`, which wins. `log.dirs` goes before \
-         it.";
+    List "log.dir" = "./felix-data", Any, ReadOnly, Honoured =>
+        "Where partitions are kept: one directory, several are refused. The same as the flag `--data-dir`, \
+         which wins; `log.dirs` goes before it.";
     Long "log.dir.failure.timeout.ms" = "30000", AtLeast(1), ReadOnly, NoEffect(reason::ONE_DIR) =>
         "Milliseconds for which a broker tries to report a failed data directory before it stops.";
-    List "log.dirs" = null, Any, ReadOnly, Partly("one directory only") =>
-        "Where partitions are kept; the same as the flag `--data-dir`, which wins.";
+    List "log.dirs" = null, Any, ReadOnly, Honoured =>
+        "Where partitions are kept: one directory, several are refused. The same as the flag `--data-dir`, \
+         which wins.";
     Long "log.flush.interval.messages" = "1", AtLeast(1), ClusterWide, Honoured =>
         "Default of the topic config `flush.messages`.";
     Long "log.flush.interval.ms" = null, Any, ClusterWide, Honoured =>

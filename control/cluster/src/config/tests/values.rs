@@ -22,7 +22,7 @@ fn good_values_take_their_shown_form() {
         ("leader.replication.throttled.replicas", "0:1,1:2", "0:1,1:2"),
         ("group.consumer.migration.policy", "Upgrade", "Upgrade"),
         ("share.auto.offset.reset", "by_duration:P1DT2H3.5S", "by_duration:P1DT2H3.5S"),
-        ("max.connections.per.ip.overrides", "::1:5,h:7", "::1:5,h:7"),
+        ("max.connections.per.ip.overrides", "::1:5,10.0.0.1:7", "::1:5,10.0.0.1:7"),
         ("remote.storage.enable", "false", "false"),
         ("ssl.keystore.password", "", ""),
     ] {
@@ -93,6 +93,7 @@ fn bad_values_say_what_is_allowed() {
         ("share.auto.offset.reset", "by_duration:1H"),
         ("share.auto.offset.reset", "by_duration:PT1S1H"),
         ("max.connections.per.ip.overrides", "nonsense"),
+        ("max.connections.per.ip.overrides", "localhost:5"),
         ("listener.security.protocol.map", "A:TLS"),
         ("match", "foo=x"),
         ("match", "client_id="),

@@ -15,7 +15,7 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 pub use budget::Budget;
-pub use listener::{Bound, bind, serve};
+pub use listener::{Bound, SocketSetup, bind, serve};
 
 /// How many connections there are, in all and by address.
 #[derive(Default)]

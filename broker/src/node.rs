@@ -1,5 +1,6 @@
 //! What handlers and connections reach: one broker's parts, wired by `server`.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -22,7 +23,7 @@ use crate::partitions::Partitions;
 use crate::view::Configs;
 
 /// Limits of sockets, as configured now.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Limits {
     /// `socket.request.max.bytes`
     pub request_max_bytes: usize,
@@ -32,6 +33,8 @@ pub struct Limits {
     pub max_connections: usize,
     /// `max.connections.per.ip`
     pub max_connections_per_ip: usize,
+    /// `max.connections.per.ip.overrides`
+    pub max_connections_per_ip_overrides: Vec<(IpAddr, u32)>,
 }
 
 /// What stands for "never" where a timer needs a number.
@@ -46,7 +49,14 @@ impl Limits {
             max_idle: net.max_idle_ms.map_or(NEVER, Duration::from_millis).min(NEVER),
             max_connections: net.max_connections as usize,
             max_connections_per_ip: net.max_connections_per_ip as usize,
+            max_connections_per_ip_overrides: net.max_connections_per_ip_overrides.clone(),
         }
+    }
+
+    /// How many connections one address may have.
+    pub fn max_connections_from(&self, address: IpAddr) -> usize {
+        let own = self.max_connections_per_ip_overrides.iter().find(|(of, _)| *of == address);
+        own.map_or(self.max_connections_per_ip, |(_, most)| *most as usize)
     }
 }
 
@@ -131,4 +141,23 @@ impl Node {
 pub fn api_metrics(metrics: &Metrics) -> Vec<ApiMetrics> {
     let known = handlers::APIS.iter().map(|api| handlers::name(api.key));
     known.chain(["unknown".to_owned()]).map(|name| metrics.api(&name)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use felix_cluster::config::StaticConfig;
+
+    use super::*;
+
+    #[test]
+    fn an_address_may_have_a_limit_of_its_own() {
+        let mut fixed = StaticConfig::new();
+        fixed.set("max.connections.per.ip", "5", "test").unwrap();
+        fixed.set("max.connections.per.ip.overrides", "10.0.0.1:7,[::1]:9", "test").unwrap();
+        let configs = Configs::new(BrokerId(1), fixed);
+        let limits = Limits::of(&configs.broker(&View::default()));
+        assert_eq!(limits.max_connections_from("10.0.0.1".parse().unwrap()), 7);
+        assert_eq!(limits.max_connections_from("::1".parse().unwrap()), 9);
+        assert_eq!(limits.max_connections_from("10.0.0.2".parse().unwrap()), 5);
+    }
 }

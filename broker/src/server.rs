@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail};
 use felix_cluster::config::BrokerConfig;
+use felix_cluster::config::flags::FLAGS;
 use felix_cluster::config::broker::FlushMode as ConfiguredFlushMode;
 use felix_cluster::state::Listener;
 use felix_cluster::view::View;
@@ -33,7 +34,7 @@ use crate::coordinators::{self, Coordinators};
 use crate::fetching::readers::Readers;
 use crate::fetching::session::Sessions;
 use crate::metrics::Metrics;
-use crate::net::{self, Bound, Budget, Census};
+use crate::net::{self, Bound, Budget, Census, SocketSetup};
 use crate::node::{self, Node};
 use crate::partitions::{self, Following, Partitions};
 use crate::view::Configs;
@@ -76,7 +77,9 @@ async fn serve(settings: Settings) -> Result<ExitCode> {
     for (what, why) in &settings.without_effect {
         tracing::warn!(setting = what, why, "a setting has no effect");
     }
-    for (row, why) in settings.fixed.without_full_effect() {
+    // What a flag means too is what it is.
+    let by_flag = |name: &str| FLAGS.iter().any(|flag| flag.config == Some(name));
+    for (row, why) in settings.fixed.without_full_effect().filter(|(row, _)| !by_flag(row.name)) {
         tracing::warn!(setting = row.name, why, "a setting has no full effect");
     }
     let (server, sockets) = Starting::new(settings, clock)?.start().await?;
@@ -159,15 +162,16 @@ impl Starting {
             }
             other => anyhow!("data-dir = \"{}\": {other}", settings.data_dir.display()),
         })?;
+        let setup = SocketSetup::of(&config);
         let mut clients = Vec::new();
         for listener in &settings.listeners {
             clients.push(
-                net::bind(&listener.name, &listener.host, listener.port)
+                net::bind(&listener.name, &listener.host, listener.port, setup)
                     .with_context(|| format!("listeners = \"{listener}\""))?,
             );
         }
         let (host, port) = &settings.metrics_bind;
-        let http = net::bind("metrics", host, *port).context("metrics-bind")?;
+        let http = net::bind("metrics", host, *port, setup).context("metrics-bind")?;
         Ok(Starting { settings, clock, config, dir, sockets: Sockets { clients, http } })
     }
 

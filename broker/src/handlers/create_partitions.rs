@@ -11,7 +11,7 @@ use felix_protocol::error_code::ErrorCode;
 use felix_protocol::ids::BrokerId;
 use felix_protocol::messages::create_partitions_request::CreatePartitionsTopic;
 use felix_protocol::messages::create_partitions_response::CreatePartitionsTopicResult;
-use felix_protocol::messages::{ApiKey, CreatePartitionsRequest, CreatePartitionsResponse, TopicName};
+use felix_protocol::messages::{ApiKey, CreatePartitionsRequest, CreatePartitionsResponse};
 use felix_protocol::time::Clock;
 
 use super::{Answer, Api, Call, Class, Handled, Reply, named_twice, text};

@@ -50,7 +50,12 @@ fn handle(node: &Arc<Node>, call: Call) -> Handled {
         _ => None,
     };
     let view = node.view();
-    let timeout = Duration::from_millis(u64::try_from(request.timeout_ms).unwrap_or(0));
+    let mut timeout = Duration::from_millis(u64::try_from(request.timeout_ms).unwrap_or(0));
+    if acks == Some(Acks::All)
+        && let Some(most) = node.configs.broker(&view).producers.quorum_timeout_ms
+    {
+        timeout = timeout.min(Duration::from_millis(most));
+    }
     let writing = Writing { node, call: &call, view: &view, acks, timeout };
     let topics: Vec<Topic> = request.topic_data.into_iter().map(|topic| writing.topic(topic)).collect();
     let silent = acks == Some(Acks::None);

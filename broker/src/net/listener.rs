@@ -5,6 +5,7 @@ use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs};
 use std::sync::Arc;
 use std::time::Duration;
 
+use felix_cluster::config::BrokerConfig;
 use socket2::{Domain, Protocol, SockRef, Socket, TcpKeepalive, Type};
 use thiserror::Error;
 use tokio::net::{TcpListener, TcpStream};
@@ -15,8 +16,6 @@ use crate::handlers::Client;
 use crate::node::Node;
 use crate::tasks;
 
-/// Connections that the system keeps until they are accepted.
-const BACKLOG: i32 = 1024;
 /// A peer that vanished without a word is noticed within two minutes of silence.
 const KEEPALIVE_AFTER: Duration = Duration::from_secs(60);
 const KEEPALIVE_EVERY: Duration = Duration::from_secs(15);
@@ -40,8 +39,35 @@ pub struct BindError {
     error: io::Error,
 }
 
+/// How a listener's socket is set up. What is `None` is left to the system.
+#[derive(Clone, Copy, Debug)]
+pub struct SocketSetup {
+    /// `socket.listen.backlog.size`: connections that the system keeps until they are accepted.
+    pub backlog: i32,
+    /// `socket.send.buffer.bytes`
+    pub send_buffer: Option<usize>,
+    /// `socket.receive.buffer.bytes`
+    pub receive_buffer: Option<usize>,
+}
+
+impl SocketSetup {
+    /// What a config says of sockets.
+    pub fn of(config: &BrokerConfig) -> SocketSetup {
+        let bytes = |size: Option<u64>| {
+            // Kafka's "leave it to the system" is -1; nobody means a buffer of nothing.
+            size.filter(|size| *size > 0).map(|size| usize::try_from(size).unwrap_or(usize::MAX))
+        };
+        SocketSetup {
+            backlog: i32::try_from(config.net.listen_backlog).unwrap_or(i32::MAX),
+            send_buffer: bytes(config.net.send_buffer_bytes),
+            receive_buffer: bytes(config.net.receive_buffer_bytes),
+        }
+    }
+}
+
 /// Binds `host:port`; an empty host is every address of the machine.
-pub fn bind(name: &str, host: &str, port: u16) -> Result<Bound, BindError> {
+pub fn bind(name: &str, host: &str, port: u16, setup: SocketSetup) -> Result<Bound, BindError> {
+    let listen = |address| listen(address, setup);
     let fail = |error| BindError { host: host.to_owned(), port, error };
     let listener = if host.is_empty() {
         // One socket serves both families where the machine has IPv6.
@@ -69,15 +95,22 @@ pub fn bind(name: &str, host: &str, port: u16) -> Result<Bound, BindError> {
     Ok(Bound { name: Arc::from(name), address, listener })
 }
 
-fn listen(address: SocketAddr) -> io::Result<TcpListener> {
+fn listen(address: SocketAddr, setup: SocketSetup) -> io::Result<TcpListener> {
     let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
     socket.set_reuse_address(true)?;
     if address.is_ipv6() && address.ip().is_unspecified() {
         socket.set_only_v6(false)?;
     }
+    // Accepted connections inherit these, and the window's scale is settled before they are accepted.
+    if let Some(size) = setup.send_buffer {
+        socket.set_send_buffer_size(size)?;
+    }
+    if let Some(size) = setup.receive_buffer {
+        socket.set_recv_buffer_size(size)?;
+    }
     socket.set_nonblocking(true)?;
     socket.bind(&address.into())?;
-    socket.listen(BACKLOG)?;
+    socket.listen(setup.backlog)?;
     TcpListener::from_std(socket.into())
 }
 
@@ -111,7 +144,8 @@ fn admit(stream: TcpStream, peer: SocketAddr, name: &Arc<str>, node: &Arc<Node>,
     // A client on a socket of both families is known by its IPv4 address.
     let peer = SocketAddr::new(peer.ip().to_canonical(), peer.port());
     let limits = node.limits();
-    let place = match census.enter(peer.ip(), limits.max_connections, limits.max_connections_per_ip) {
+    let from_one = limits.max_connections_from(peer.ip());
+    let place = match census.enter(peer.ip(), limits.max_connections, from_one) {
         Ok(place) => place,
         Err(refused) => {
             node.metrics.connections_refused.with_label_values(&[refused.reason()]).inc();

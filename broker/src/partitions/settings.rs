@@ -1,11 +1,12 @@
 //! From a topic's configs, wherever they were said, to what its copies obey.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
 use felix_cluster::config::resolve;
 use felix_cluster::config::topic::{Consistency, TopicConfig};
-use felix_cluster::config::{Layers, Overrides};
+use felix_cluster::config::{Layers, Overrides, Problem};
 use felix_cluster::eligible;
 use felix_cluster::state::Partition;
 use felix_cluster::view::{TopicView, View};
@@ -21,12 +22,23 @@ pub(super) struct Settings {
     producer_expiry_ms: i64,
     /// The newest result: most topics of a broker obey the same, and share it.
     newest: Arc<PartitionConfig>,
+    /// What was logged of stored values that are passed over, so that each is told once.
+    told: HashSet<String>,
 }
+
+/// Passed over values that are remembered; more of them would be logged again.
+const MOST_TOLD: usize = 1000;
 
 impl Settings {
     pub(super) fn new(broker: BrokerId, fixed: Arc<Overrides>) -> Settings {
         let newest = Arc::<PartitionConfig>::default();
-        Settings { broker, fixed, producer_expiry_ms: newest.log.producer_expiry_ms, newest }
+        Settings {
+            broker,
+            fixed,
+            producer_expiry_ms: newest.log.producer_expiry_ms,
+            newest,
+            told: HashSet::new(),
+        }
     }
 
     fn layers<'a>(&'a self, view: &'a View) -> Layers<'a> {
@@ -37,9 +49,23 @@ impl Settings {
         }
     }
 
+    fn tell(&mut self, of: &str, problems: &[Problem]) {
+        for problem in problems {
+            if self.told.len() >= MOST_TOLD {
+                self.told.clear();
+            }
+            let Problem { name, value, allowed, .. } = problem;
+            if self.told.insert(format!("{of} {name}={value}")) {
+                tracing::warn!(of, config = name, value, allowed, "a stored config is passed over");
+            }
+        }
+    }
+
     /// Takes in what is said for the broker as a whole. Returns how often retention looks at the logs.
     pub(super) fn refresh(&mut self, view: &View) -> Duration {
-        let config = resolve::broker(&self.layers(view)).config;
+        let resolved = resolve::broker(&self.layers(view));
+        self.tell("the broker", &resolved.problems);
+        let config = resolved.config;
         self.producer_expiry_ms = config.producers.expiration_ms;
         Duration::from_millis(config.logs.retention_check_interval_ms.max(1))
     }
@@ -48,9 +74,7 @@ impl Settings {
     pub(super) fn of(&mut self, view: &View, topic: &TopicView, state: &Partition) -> Arc<PartitionConfig> {
         let layers = self.layers(view);
         let resolved = resolve::topic(&topic.overrides, &layers);
-        for problem in &resolved.problems {
-            tracing::warn!(topic = %topic.name, ?problem, "a stored topic config is passed over");
-        }
+        self.tell(&topic.name, &resolved.problems);
         let need = eligible::need(state, resolved.config.min_insync_replicas).max(1);
         let config = partition_config(&resolved.config, need, self.producer_expiry_ms);
         if *self.newest != config {

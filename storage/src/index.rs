@@ -122,12 +122,16 @@ mod tests {
             let file = disk.open(Path::new("/i"), OpenMode::Replace).unwrap();
             let mut bytes = Vec::new();
             for at in 0..count {
-                OffsetEntry { offset: 100 + 10 * at, position: at as u32 }.encode(100, &mut bytes);
+                OffsetEntry { offset: 100 + 10 * at, position: u32::try_from(at).unwrap() }
+                    .encode(100, &mut bytes);
             }
             write_all_at(&file, &bytes, 0).unwrap();
             for target in [0, 99, 100, 105, 110, 5_111, 5_120, 5_230, 60_000] {
                 let found: Option<OffsetEntry> =
-                    last_where(&file, 100, count as usize, |e: &OffsetEntry| e.offset <= target).unwrap();
+                    last_where(&file, 100, usize::try_from(count).unwrap(), |e: &OffsetEntry| {
+                        e.offset <= target
+                    })
+                    .unwrap();
                 let wanted = (0..count).map(|at| 100 + 10 * at).filter(|offset| *offset <= target).max();
                 assert_eq!(found.map(|entry| entry.offset), wanted, "{count} {target}");
             }

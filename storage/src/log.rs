@@ -35,12 +35,11 @@ mod retention;
 mod roll;
 mod truncate;
 
-pub(crate) use retention::delete_folder;
-
 #[cfg(test)]
 mod tests;
 
 pub use read::LogReader;
+pub(crate) use retention::delete_folder;
 pub use retention::{Deleted, Retired};
 
 /// What is known, from the table of copies, about a log that is opened.
@@ -164,6 +163,8 @@ struct Pending<D: Disk> {
     folders: Vec<PathBuf>,
     /// The generation map changed since it was written.
     map_changed: bool,
+    /// It changed, and writing it failed: nothing more is taken for recoverable before that is made good.
+    map_owed: bool,
     /// A job is out.
     running: bool,
     side_failed: Arc<AtomicBool>,
@@ -177,6 +178,7 @@ impl<D: Disk> Default for Pending<D> {
             side: Vec::new(),
             folders: Vec::new(),
             map_changed: false,
+            map_owed: false,
             running: false,
             side_failed: Arc::default(),
         }
@@ -331,16 +333,20 @@ impl<D: Disk> Log<D> {
 
     /// Whether everything below the end is durable.
     pub fn is_flushed(&self) -> bool {
-        !self.pending.running && self.pending.dirty.is_empty() && self.pending.folders.is_empty()
+        let pending = &self.pending;
+        !pending.running && pending.dirty.is_empty() && pending.folders.is_empty() && pending.side.is_empty()
     }
 
     /// What is not durable; `None` when everything is, or while an earlier job has not been reported by
     /// [`Log::flushed`].
     pub fn flush_job(&mut self) -> Option<FlushJob<D>> {
-        let pending = &mut self.pending;
-        if pending.running || self.poisoned {
+        if self.pending.running || self.poisoned {
             return None;
         }
+        if self.pending.map_owed {
+            self.stage_map(true);
+        }
+        let pending = &mut self.pending;
         if pending.dirty.is_empty() && pending.folders.is_empty() && pending.side.is_empty() {
             return None;
         }
@@ -371,8 +377,8 @@ impl<D: Disk> Log<D> {
             Ok(end) => {
                 if self.pending.side_failed.load(Ordering::Relaxed) {
                     // The bytes are durable, but recovery would miss the map: it must scan from where it had
-                    // to before, and the map is written again with the next roll.
-                    self.pending.map_changed = true;
+                    // to before, until the map is written with a later flush.
+                    self.pending.map_owed = true;
                 } else {
                     // A cut may have come in between.
                     self.synced = self.synced.max((*end).min(self.end));
@@ -405,7 +411,8 @@ impl<D: Disk> Log<D> {
         let name = layout::file_name(self.end, Kind::Snapshot);
         let empty = self.shared.segments.load().len() == 1 && self.position == 0;
         // A log that nothing was ever appended to has no producers, and needs no file to say so.
-        if !(empty && self.producers.is_empty()) && !self.snapshot_is_current(&name) {
+        let needless = empty && self.producers.is_empty();
+        if !needless && !self.snapshot_is_current(&name) {
             self.pending.side.push(SideWrite { name, content: snapshot::encode(&self.producers) });
         }
         Ok(self.take_job())
@@ -425,6 +432,7 @@ impl<D: Disk> Log<D> {
             return;
         }
         self.pending.map_changed = false;
+        self.pending.map_owed = false;
         let content = layout::format_epoch_checkpoint(&self.generations).into_bytes();
         self.pending.side.retain(|side| side.name != layout::EPOCH_CHECKPOINT);
         self.pending.side.push(SideWrite { name: layout::EPOCH_CHECKPOINT.to_string(), content });

@@ -229,8 +229,9 @@ mod tests {
     fn reads_stop_at_the_limit_and_at_the_size() {
         let budget = TailBudget::new(1 << 20);
         let tail = Tail::new();
-        for at in 0..10 {
-            tail.push(&budget, (at * 10, at * 10 + 10), &[at as u8; 16], &batch(100, 9), 100);
+        for at in 0..10_u8 {
+            let base = Offset::from(at) * 10;
+            tail.push(&budget, (base, base + 10), &[at; 16], &batch(100, 9), 100);
         }
         assert!(tail.read(100, 1000, 100, true).is_none(), "the end is not in memory");
         let read = tail.read(25, 1000, 60, false).unwrap();

@@ -136,7 +136,7 @@ impl<'a, F: DiskFile> Walk<'a, F> {
 pub(crate) fn has_sound_offsets(header: &BatchHeader) -> bool {
     header.base_offset >= 0
         && header.last_offset_delta >= 0
-        && header.base_offset <= Offset::MAX - i64::from(i32::MAX) - 1
+        && header.base_offset < Offset::MAX - i64::from(i32::MAX)
 }
 
 /// Looks for a whole, valid batch anywhere in `[from, end)` whose offsets are at or above `floor`: what

@@ -98,10 +98,7 @@ fn while_the_end_is_cut() {
                 // The owner lowers what it promises first.
                 let row = Recovered { mark: to, synced: to, ..row };
                 disk.fail_sync_after(syncs);
-                let most = match log.truncate(to, NOW) {
-                    Ok(end) => end,
-                    Err(_) => 12,
-                };
+                let most = log.truncate(to, NOW).unwrap_or(12);
                 (log, row, (to, most))
             });
         }

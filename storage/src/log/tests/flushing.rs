@@ -159,4 +159,9 @@ fn a_side_file_that_does_not_fit_holds_back_what_recovery_trusts() {
     disk.set_capacity(None);
     let (opened, _) = open(&disk.crash(Crash::LoseUnsynced), small(), stopped(&log));
     assert_eq!(opened.generations(), log.generations());
+    flush(&mut log);
+    assert_eq!(log.synced(), 2, "made good");
+    let (opened, report) = open(&disk.crash(Crash::LoseUnsynced), small(), stopped(&log));
+    assert_eq!(opened.generations(), log.generations());
+    assert_eq!(report.rebuilt, [SideFile::ProducerSnapshot], "an older one and the batches serve as well");
 }

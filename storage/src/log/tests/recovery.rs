@@ -5,7 +5,7 @@ fn filled(disk: &MemDisk) -> Log<MemDisk> {
     let mut log = create(disk, small());
     for at in 0..30 {
         let number = u32::try_from(1 + at / 12).unwrap();
-        log.append(&numbered(7, 0, i32::try_from(at * 20).unwrap(), 20), generation(number), NOW).unwrap();
+        log.append(&numbered(7, 0, at * 20, 20), generation(number), NOW).unwrap();
     }
     flush(&mut log);
     log
@@ -77,7 +77,7 @@ fn a_torn_tail_is_cut_at_the_last_whole_batch() {
         }
         let (mut log, report) = opened.unwrap();
         assert_eq!(log.end(), end, "{cut}");
-        assert_eq!(report.cut_bytes as usize, cut - one * usize::try_from(end).unwrap());
+        assert_eq!(report.cut_bytes, (cut - one * usize::try_from(end).unwrap()) as u64);
         assert_eq!(log.synced(), 1);
         let job = log.flush_job();
         assert!(job.is_some());
@@ -125,12 +125,12 @@ fn damage_below_readable_batches_is_never_cut() {
             let recovered = Recovered { mark, ..Recovered::default() };
             let opened = try_open(&after, LogConfig::default(), recovered);
             let Err(StorageError::Damaged(damaged)) = opened.map(drop) else { panic!("byte {at}") };
-            assert_eq!((damaged.offset, damaged.position as usize, damaged.promised), (1, one, promised));
+            assert_eq!((damaged.offset, damaged.position, damaged.promised), (1, one as u64, promised));
             assert_eq!(after.content(&path).unwrap(), wrong);
         }
         let allowed = Recovered { mark: 1, cut_ambiguous: true, ..Recovered::default() };
         let (log, report) = open(&after, LogConfig::default(), allowed);
-        assert_eq!((log.end(), report.cut_bytes as usize), (1, 2 * one));
+        assert_eq!((log.end(), report.cut_bytes), (1, 2 * one as u64));
     }
 }
 

@@ -1,0 +1,278 @@
+//! Opening a log that was not closed properly: what is not known to be flushed is read and checked.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use felix_protocol::generation_map::GenerationMap;
+use felix_protocol::ids::{Generation, Offset};
+
+use super::super::{SideFile, of_reading};
+use super::{Loader, of_walk};
+use crate::disk::{self, Disk, DiskFile, OpenMode, read_up_to, write_all_at};
+use crate::error::{Damaged, Doing, StorageError};
+use crate::flush::{Dirty, SideWrite};
+use crate::layout::{self, Kind};
+use crate::producers::snapshot;
+use crate::segment::Segment;
+use crate::segment::walk::{Broken, Walk, valid_batch_after};
+
+impl<D: Disk> Loader<'_, D> {
+    pub(super) fn scan(&mut self) -> Result<(), StorageError> {
+        let segments = self.log.segments();
+        // The first segment that reaches above what is known to be flushed.
+        let first = (1..segments.len())
+            .find(|next| segments[*next].base() > self.recovered.synced)
+            .map_or(segments.len() - 1, |next| next - 1);
+        let base = segments[first].base();
+        self.map_below(base)?;
+        let mut expected = base;
+        self.log.end = base;
+        self.producers_below(base)?;
+        let mut stopped = None;
+        for (at, segment) in segments.iter().enumerate().skip(first) {
+            // Only a leap in offsets that no one segment could hold leaves room between two.
+            let leap = segment.base() - segments[at.saturating_sub(1)].base() > i64::from(i32::MAX);
+            if segment.base() != expected && at > first && !(leap && segment.base() > expected) {
+                let reason = format!("segment {} follows where {expected} was due", segment.base());
+                stopped = Some((at - 1, segments[at - 1].size(), reason));
+                break;
+            }
+            if at > first {
+                self.snapshot_at(segment.base());
+            }
+            let (good, broken) = self.scan_segment(segment, &mut expected)?;
+            if let Some(reason) = broken {
+                stopped = Some((at, good, reason));
+                break;
+            }
+        }
+        self.log.end = expected;
+        let mut last = segments.len() - 1;
+        if let Some((at, good, reason)) = stopped {
+            last = at;
+            self.cut_tail(&segments, at, good, expected, reason)?;
+        }
+        let active = segments[last].clone();
+        self.log.shared.segments.store(Arc::new(segments[..=last].to_vec()));
+        let bytes = segments[..=last].iter().map(|segment| segment.size()).sum();
+        self.log.shared.bytes.store(bytes, Ordering::Relaxed);
+        self.log.position = active.size();
+        self.log.active = active;
+        self.log.synced = self.recovered.synced.min(expected);
+        self.log.pending.folders.push(self.log.folder().to_path_buf());
+        self.log.pending.folders.push(self.log.shared.home.dir.path().to_path_buf());
+        // What an earlier life noted of offsets that are not reached now would mislead a later one.
+        self.log.remove_snapshots_above(expected)?;
+        for segment in &segments[first..last] {
+            let indexes = segment.complete_indexes();
+            self.log.pending.dirty.extend(indexes.into_iter().map(|(path, file)| Dirty::Other(path, file)));
+        }
+        Ok(())
+    }
+
+    /// The map of what lies below the scanned part.
+    fn map_below(&mut self, base: Offset) -> Result<(), StorageError> {
+        let segments = self.log.segments();
+        let anything_below = segments.first().is_some_and(|first| first.base() < base);
+        match self.stored_map() {
+            Some(mut map) => {
+                map.cut(base);
+                // Its newest must not be beyond what the scanned part begins with.
+                let begins = self.first_generation_from(base)?;
+                let lies = map.latest().is_some_and(|(latest, _)| begins.is_some_and(|first| latest > first));
+                let short = anything_below && map.latest().is_none();
+                self.log.generations = map;
+                if lies || short {
+                    self.build_map_below(base)?;
+                }
+            }
+            None if anything_below => self.build_map_below(base)?,
+            None => {
+                if self.log.size_bytes() > 0 {
+                    self.rebuilt(SideFile::GenerationMap);
+                }
+            }
+        }
+        self.log.pending.map_changed = true;
+        Ok(())
+    }
+
+    fn first_generation_from(&self, base: Offset) -> Result<Option<Generation>, StorageError> {
+        let segments = self.log.segments();
+        let Some(segment) = segments.iter().find(|segment| segment.base() == base) else { return Ok(None) };
+        let file = segment.file().doing("open", &segment.path(Kind::Log))?;
+        let header = segment.header_at(&file, segment.size(), 0).map_err(of_reading)?;
+        Ok(header.and_then(|header| header.generation))
+    }
+
+    fn build_map_below(&mut self, base: Offset) -> Result<(), StorageError> {
+        let mut map = GenerationMap::default();
+        for segment in self.log.segments().iter().take_while(|segment| segment.base() < base) {
+            let file = segment.file().doing("open", &segment.path(Kind::Log))?;
+            let mut walk = Walk::new(&*file, 0, segment.size(), segment.base());
+            while let Some(step) = walk.next_header().map_err(|broken| of_walk(segment, broken))? {
+                if let Some(generation) = step.header.generation {
+                    map.begin(generation, step.header.base_offset);
+                }
+            }
+        }
+        self.log.generations = map;
+        self.rebuilt(SideFile::GenerationMap);
+        Ok(())
+    }
+
+    fn producers_below(&mut self, base: Offset) -> Result<(), StorageError> {
+        let (producers, at) = self.log.snapshot_below(&self.listing.snapshots, base, self.now);
+        self.log.producers = producers;
+        if at != Some(base) && self.log.replay(at, base, self.now)? {
+            self.rebuilt(SideFile::ProducerSnapshot);
+        }
+        // Those above are made again from the scan.
+        for at in self.listing.snapshots.split_off(&(base + 1)) {
+            let path = layout::file_path(self.log.folder(), at, Kind::Snapshot);
+            let _ = self.log.disk().remove_file(&path);
+        }
+        Ok(())
+    }
+
+    fn snapshot_at(&mut self, base: Offset) {
+        self.log.pending.side.push(SideWrite {
+            name: layout::file_name(base, Kind::Snapshot),
+            content: snapshot::encode(&self.log.producers),
+        });
+    }
+
+    /// Checks every batch of a segment, builds its indexes anew and writes again what may not be on the
+    /// disk. Returns where its good part ends, and why if that is not the end of the file.
+    fn scan_segment(
+        &mut self,
+        segment: &Arc<Segment<D>>,
+        expected: &mut Offset,
+    ) -> Result<(u64, Option<String>), StorageError> {
+        let path = segment.path(Kind::Log);
+        let file = segment.file().doing("open", &path)?;
+        segment.start_empty_indexes();
+        let size = segment.size();
+        let mut walk = Walk::new(&*file, 0, size, segment.base());
+        let mut good = 0;
+        let mut unsynced_from = None;
+        let broken = loop {
+            match walk.next_checked() {
+                Ok(Some(step)) => {
+                    let header = step.header;
+                    if header.last_offset() - segment.base() > i64::from(i32::MAX) {
+                        break Some(format!("offset {} does not fit the segment", header.last_offset()));
+                    }
+                    if let Some(generation) = header.generation {
+                        if self.log.generations.latest().is_some_and(|(latest, _)| latest > generation) {
+                            break Some(format!("generation {generation} after a newer one"));
+                        }
+                        self.log.generations.begin(generation, header.base_offset);
+                    }
+                    let bytes = walk.batch(&step).map_err(|broken| of_walk(segment, broken))?;
+                    self.log.producers.record(&header, bytes, self.now);
+                    segment.index(&header, step.position);
+                    *expected = header.next_offset();
+                    good = step.end();
+                    if *expected > self.recovered.synced && unsynced_from.is_none() {
+                        unsynced_from = Some(step.position);
+                    }
+                }
+                Ok(None) => break None,
+                Err(Broken::Batch { reason, .. }) => break Some(reason),
+                Err(Broken::Io(error)) => return Err(StorageError::io("read", &path, error)),
+            }
+        };
+        self.report.scanned_bytes += good;
+        if let Some(from) = unsynced_from {
+            rewrite(&*file, from, good).doing("write", &path)?;
+        }
+        if unsynced_from.is_some() || broken.is_some() || good == 0 {
+            self.log.pending.dirty.push(Dirty::Segment(segment.clone(), file));
+        }
+        Ok((good, broken))
+    }
+
+    /// The log ends in segment `at` behind `good` bytes, at offset `end`: cuts the rest, unless it may be
+    /// damage rather than a torn tail.
+    fn cut_tail(
+        &mut self,
+        segments: &[Arc<Segment<D>>],
+        at: usize,
+        good: u64,
+        end: Offset,
+        reason: String,
+    ) -> Result<(), StorageError> {
+        let segment = &segments[at];
+        let path = segment.path(Kind::Log);
+        let damaged = |promised| Damaged {
+            segment: path.clone(),
+            position: good,
+            offset: end,
+            promised,
+            reason: reason.clone(),
+        };
+        if end < self.promised {
+            return Err(damaged(true).into());
+        }
+        if !self.recovered.cut_ambiguous {
+            for (follower, from) in
+                std::iter::once((segment, good + 1)).chain(segments[at + 1..].iter().map(|s| (s, 0)))
+            {
+                let file = follower.file().doing("open", &follower.path(Kind::Log))?;
+                let found = valid_batch_after(&*file, from, follower.size(), end)
+                    .doing("read", &follower.path(Kind::Log))?;
+                if found.is_some() {
+                    return Err(damaged(false).into());
+                }
+            }
+        }
+        let disk = self.log.disk().clone();
+        let folder = self.log.folder().to_path_buf();
+        for later in segments[at + 1..].iter().rev() {
+            self.report.cut_bytes += later.size();
+            later.close_files();
+            for kind in Kind::ALL {
+                let _ = disk.remove_file(&later.path(kind));
+            }
+            disk.sync_dir(&folder).doing("flush", &folder)?;
+        }
+        self.log.pending.dirty.retain(|dirty| match dirty {
+            Dirty::Segment(dirty, _) => segments[..=at].iter().any(|kept| Arc::ptr_eq(kept, dirty)),
+            Dirty::Other(..) => true,
+        });
+        self.log
+            .pending
+            .side
+            .retain(|side| layout::parse_file_name(&side.name).is_none_or(|(offset, _)| offset <= end));
+        if segment.size() > good {
+            self.report.cut_bytes += segment.size() - good;
+            let file = disk.open(&path, OpenMode::Write).doing("open", &path)?;
+            file.set_len(good).doing("cut", &path)?;
+            segment.publish(good);
+        }
+        Ok(())
+    }
+}
+
+/// Writes bytes again that may have failed to reach the disk although they read back: the page cache forgets
+/// that a write-back failed.
+fn rewrite<F: DiskFile>(file: &F, from: u64, to: u64) -> io::Result<()> {
+    const CHUNK: u64 = 1 << 20;
+    let mut at = from;
+    while at < to {
+        let len = usize::try_from((to - at).min(CHUNK)).unwrap_or(0);
+        let bytes = read_up_to(file, len, at)?;
+        if bytes.is_empty() {
+            break;
+        }
+        match write_all_at(file, &bytes, at) {
+            // The blocks are there already on most file systems; a full one must not stop the start.
+            Err(error) if disk::is_full(&error) => return Ok(()),
+            other => other?,
+        }
+        at += bytes.len() as u64;
+    }
+    Ok(())
+}

@@ -35,15 +35,15 @@ fn handle(node: &Arc<Node>, call: Call) -> Handled {
     let member = request.member_id.clone();
     let join = wanted(&request, &call);
     match node.coordinators.ask(&join.group.clone(), Request::Join(join)) {
-        Err(error) => call.answer(&refused(error.code(), member)),
+        Err(error) => call.answer(&refused(error.code(), member, version)),
         Ok(asked) => Answer::later(async move {
             let response = match asked.await {
                 Ok(GroupReply::Join(Ok(joined))) => accepted(joined, version),
                 Ok(GroupReply::Join(Err(refusal))) => {
-                    refused(refusal.error.code(), StrBytes::from_string(refusal.member.to_string()))
+                    refused(refusal.error.code(), StrBytes::from_string(refusal.member.to_string()), version)
                 }
-                Ok(_) => refused(ErrorCode::UnknownServerError, member),
-                Err(error) => refused(error.code(), member),
+                Ok(_) => refused(ErrorCode::UnknownServerError, member, version),
+                Err(error) => refused(error.code(), member, version),
             };
             call.reply(&response)
         }),
@@ -89,18 +89,49 @@ fn accepted(joined: Joined, version: i16) -> JoinGroupResponse {
     JoinGroupResponse::default()
         .with_generation_id(joined.generation)
         .with_protocol_type(joined.protocol_type.filter(|_| version >= 7).map(text))
-        .with_protocol_name(joined.protocol.map(text))
+        .with_protocol_name(nullable(joined.protocol.map(text), version))
         .with_leader(text(joined.leader))
         .with_skip_assignment(joined.skip_assignment && version >= 9)
         .with_member_id(text(joined.member))
         .with_members(members.collect())
 }
 
-fn refused(code: ErrorCode, member: StrBytes) -> JoinGroupResponse {
+fn refused(code: ErrorCode, member: StrBytes, version: i16) -> JoinGroupResponse {
     JoinGroupResponse::default()
         .with_error_code(code as i16)
         .with_generation_id(-1)
         .with_protocol_type(None)
-        .with_protocol_name(None)
+        .with_protocol_name(nullable(None, version))
         .with_member_id(member)
+}
+
+/// The protocol may be null from version 7 on; before, none is a string without letters.
+fn nullable(protocol: Option<StrBytes>, version: i16) -> Option<StrBytes> {
+    if version < 7 { Some(protocol.unwrap_or_default()) } else { protocol }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bytes::BytesMut;
+    use felix_protocol::messages::Encodable;
+
+    #[test]
+    fn a_refusal_reads_as_kafkas_in_every_version() {
+        // Recorded from Kafka: code 79, generation -1, (type,) protocol, leader, (skip,) member "m", no members.
+        let expected: [(i16, &[u8]); 5] = [
+            (1, b"\0\x4f\xff\xff\xff\xff\0\0\0\0\0\x01m\0\0\0\0"),
+            (5, b"\0\0\0\0\0\x4f\xff\xff\xff\xff\0\0\0\0\0\x01m\0\0\0\0"),
+            (6, b"\0\0\0\0\0\x4f\xff\xff\xff\xff\x01\x01\x02m\x01\0"),
+            (7, b"\0\0\0\0\0\x4f\xff\xff\xff\xff\0\0\x01\x02m\x01\0"),
+            (9, b"\0\0\0\0\0\x4f\xff\xff\xff\xff\0\0\x01\0\x02m\x01\0"),
+        ];
+        for (version, bytes) in expected {
+            let mut out = BytesMut::new();
+            refused(ErrorCode::MemberIdRequired, StrBytes::from_static_str("m"), version)
+                .encode(&mut out, version)
+                .unwrap();
+            assert_eq!(out, bytes, "version {version}");
+        }
+    }
 }

@@ -50,7 +50,7 @@ use upkeep::Upkeep;
 pub use flusher::Flushes;
 pub use handle::{Answer, PartitionHandle};
 pub use reconcile::{Following, follow};
-pub use wait::{FetchWait, Isolation, Registration, TooManyWaits};
+pub use wait::{FetchWait, Isolation, Registration};
 
 /// Whom a lane answers.
 type Writer = oneshot::Sender<Result<Appended, AppendError>>;
@@ -183,16 +183,6 @@ impl Partitions {
     /// How often the disk was waited for.
     pub fn flushes(&self) -> Flushes {
         self.flushes.read()
-    }
-
-    /// Looks at retention this often from now on.
-    pub fn retain_every(&self, every: Duration) {
-        self.upkeep.retain_every(every);
-    }
-
-    /// Looks at retention now.
-    pub fn retain_now(&self) {
-        self.upkeep.retain_now();
     }
 
     /// The lane that owns the partition, if anyone does: always the same one.

@@ -81,10 +81,13 @@ pub struct Opener<D: Disk, C: Clock + Clone> {
     pub clock: C,
 }
 
+/// An opened log with its row.
+type Loaded<D> = (Log<D>, Replica, LoadReport);
+
 /// A request whose generation is accepted in the table, not yet durably.
 enum Accepted<D: Disk> {
     /// Made just now.
-    Created(Log<D>, Replica, Ticket),
+    Created(Box<Log<D>>, Replica, Ticket),
     /// To be opened: the row as it stood, and as it stands.
     Existing(Replica, Replica, Ticket),
 }
@@ -159,7 +162,7 @@ impl<D: Disk, C: Clock + Clone> Opener<D, C> {
             unsynced: request.config.flush.counts_unsynced(),
         };
         let ticket = self.replicas.stage(request.partition, row);
-        Ok(Accepted::Created(log, row, ticket))
+        Ok(Accepted::Created(Box::new(log), row, ticket))
     }
 
     fn create_log(&self, request: &OpenRequest) -> Result<Log<D>, StorageError> {
@@ -180,13 +183,9 @@ impl<D: Disk, C: Clock + Clone> Opener<D, C> {
         }
     }
 
-    fn load<W>(
-        &self,
-        request: &OpenRequest,
-        accepted: Accepted<D>,
-    ) -> Result<(Log<D>, Replica, LoadReport), Outcome<D, C, W>> {
+    fn load<W>(&self, request: &OpenRequest, accepted: Accepted<D>) -> Result<Loaded<D>, Outcome<D, C, W>> {
         let (before, row) = match accepted {
-            Accepted::Created(log, row, _) => return Ok((log, row, LoadReport::default())),
+            Accepted::Created(log, row, _) => return Ok((*log, row, LoadReport::default())),
             Accepted::Existing(before, row, _) => (before, row),
         };
         let recovered = Recovered {
@@ -207,14 +206,11 @@ impl<D: Disk, C: Clock + Clone> Opener<D, C> {
         }
     }
 
-    fn create_again<W>(
-        &self,
-        request: &OpenRequest,
-    ) -> Result<(Log<D>, Replica, LoadReport), Outcome<D, C, W>> {
+    fn create_again<W>(&self, request: &OpenRequest) -> Result<Loaded<D>, Outcome<D, C, W>> {
         match self.create(request)? {
             Accepted::Created(log, row, ticket) => {
                 self.replicas.commit(ticket).map_err(Outcome::Failed)?;
-                Ok((log, row, LoadReport::default()))
+                Ok((*log, row, LoadReport::default()))
             }
             Accepted::Existing(..) => Err(Outcome::Failed(StorageError::Poisoned)),
         }
@@ -243,7 +239,7 @@ impl<D: Disk, C: Clock + Clone> Opener<D, C> {
     fn flush<W>(
         &self,
         requests: &[OpenRequest],
-        mut opened: Vec<Result<(Log<D>, Replica, LoadReport), Outcome<D, C, W>>>,
+        mut opened: Vec<Result<Loaded<D>, Outcome<D, C, W>>>,
     ) -> Vec<Outcome<D, C, W>> {
         let mut jobs = Vec::new();
         let mut of = Vec::new();
@@ -294,8 +290,9 @@ fn declined<D: Disk, C: Clock, W>(reason: Decline, row: Option<Replica>) -> Outc
 
 /// The same failure for each of many: errors of the system are not `Clone`.
 fn again(error: &StorageError) -> StorageError {
-    match error {
-        StorageError::Full { doing, path } => StorageError::Full { doing, path: path.clone() },
-        _ => StorageError::Poisoned,
+    if let StorageError::Full { doing, path } = error {
+        StorageError::Full { doing, path: path.clone() }
+    } else {
+        StorageError::Poisoned
     }
 }

@@ -234,6 +234,12 @@ impl Lane {
             Message::CollectRows => self.collect_rows(),
             #[cfg(test)]
             Message::Break { partition } => self.work(&partition, |_, _| panic!("on purpose")),
+            #[cfg(test)]
+            Message::Abandon => {
+                let (answer, _) = crossbeam_channel::bounded(1);
+                self.slots.clear();
+                self.stopping = Some(Stopping { answer, deadline: MonoTime(0) });
+            }
             Message::Stop { answer } => {
                 let deadline = self.context.clock.now().after(STOP_WITHIN);
                 self.stopping = Some(Stopping { answer, deadline });

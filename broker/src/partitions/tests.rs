@@ -21,6 +21,8 @@ use tempfile::TempDir;
 use super::report::Then;
 use super::*;
 
+mod following;
+
 /// A control store that lands every report, or sits on it.
 #[derive(Default)]
 struct Yes {
@@ -53,27 +55,34 @@ fn partition(index: i32) -> PartitionId {
     PartitionId { topic: TopicId(Uuid::from_u128(5)), index }
 }
 
+fn runtime() -> tokio::runtime::Runtime {
+    tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap()
+}
+
+fn setup(dir: DataDir<OsDisk>, replicas: Replicas<OsDisk>, lease: Lease) -> Setup {
+    Setup {
+        dir,
+        replicas: Arc::new(replicas),
+        flush_mode: FlushMode::Auto,
+        broker: BrokerId(1),
+        lease,
+        clock: SystemClock::start(),
+        lanes: 2,
+        flushers: 4,
+        retain_every: Duration::from_secs(300),
+    }
+}
+
 impl Broker {
     fn start(path: &Path) -> Broker {
         let dir = DataDir::open(OsDisk, path, Limits::default()).unwrap();
         let (replicas, report) = Replicas::open(&dir).unwrap();
         fence::settle_identities(&replicas, &report, 1).unwrap();
-        let setup = Setup {
-            dir,
-            replicas: Arc::new(replicas),
-            flush_mode: FlushMode::Auto,
-            broker: BrokerId(1),
-            lease: Lease::of_lock(),
-            clock: SystemClock::start(),
-            lanes: 2,
-            flushers: 4,
-            retain_every: Duration::from_secs(300),
-        };
+        let setup = setup(dir, replicas, Lease::of_lock());
         let control = Arc::new(Yes::default());
         let partitions =
             Partitions::start_with(setup, Arc::clone(&control) as Arc<dyn ControlStore>).unwrap();
-        let runtime =
-            tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+        let runtime = runtime();
         Broker { partitions, control, runtime }
     }
 

@@ -33,7 +33,6 @@ enum Job {
     RemoveFolder(Box<Deleted<OsDisk>>),
     ForgetRow(PartitionId),
     RetainEvery(Duration),
-    RetainNow,
     Stop(Sender<()>),
 }
 
@@ -111,11 +110,6 @@ impl Upkeep {
     /// Looks at retention this often.
     pub(super) fn retain_every(&self, every: Duration) {
         self.send(Job::RetainEvery(every));
-    }
-
-    /// Looks at retention now.
-    pub(super) fn retain_now(&self) {
-        self.send(Job::RetainNow);
     }
 
     /// Ends the thread, after everything that was given to it.
@@ -244,7 +238,6 @@ impl Keeper {
                     self.retain_every = every;
                     self.retain_at = self.clock.now().after(every);
                 }
-                Job::RetainNow => self.retain(),
                 Job::Stop(done) => stopped = Some(done),
             }
         }
@@ -253,7 +246,7 @@ impl Keeper {
             tracing::warn!(%error, "the table of copies could not be written; recovery would read more");
         }
         for then in after {
-            self.after(then, noted.as_ref().map(|()| ()));
+            self.after(then, noted.as_ref().copied());
         }
         stopped
     }

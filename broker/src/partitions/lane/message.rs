@@ -61,6 +61,9 @@ pub(crate) enum Message {
     /// Panic in the work of one partition.
     #[cfg(test)]
     Break { partition: PartitionId },
+    /// End as a killed process does: nothing is finished, nothing is closed.
+    #[cfg(test)]
+    Abandon,
     /// Finish what was taken in, close every copy, and end.
     Stop { answer: Sender<Vec<Closed>> },
 }

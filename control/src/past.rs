@@ -99,7 +99,7 @@ fn parse(place: &[u8]) -> Option<Memory> {
     let stored: Stored = serde_json::from_str(text).ok()?;
     let sessions = stored.sessions.iter().map(|text| u64::from_str_radix(text, 16).map(SessionId));
     let sessions = sessions.collect::<Result<Vec<SessionId>, _>>().ok()?;
-    let past = Past { cluster: stored.cluster, sessions };
+    let past = Past { cluster: stored.cluster, sessions, unnamed: false };
     Some(Memory { past, revision: stored.revision, turn: stored.turn })
 }
 
@@ -117,7 +117,8 @@ mod tests {
 
     fn memory(number: u64) -> Memory {
         let sessions = vec![SessionId(number), SessionId(u64::MAX)];
-        Memory { past: Past { cluster: Some("c".to_owned()), sessions }, revision: Revision(number), turn: 0 }
+        let past = Past { cluster: Some("c".to_owned()), sessions, unnamed: false };
+        Memory { past, revision: Revision(number), turn: 0 }
     }
 
     #[test]

@@ -19,6 +19,9 @@ pub struct Past {
     pub cluster: Option<String>,
     /// The last confirmed session and every one tried since.
     pub sessions: Vec<SessionId>,
+    /// The directory has no identity of its own yet. A process that ended between registering and writing one
+    /// down leaves it so, and the next gives it another.
+    pub unnamed: bool,
 }
 
 /// Why a node may not register.
@@ -83,7 +86,7 @@ pub fn take_over(view: &View, id: BrokerId, node: &Node, past: &Past) -> Result<
     match view.broker(id) {
         None => decision = decision.absent(key.clone()),
         Some(before) => {
-            if before.node.directory != node.directory {
+            if before.node.directory != node.directory && !past.unnamed {
                 let name = |directory: Uuid| felix_protocol::ids::base64url(directory.as_bytes());
                 let (registered, here) = (name(before.node.directory), name(node.directory));
                 return Err(Stranger::Directory { node: id, registered, here });

@@ -72,7 +72,7 @@ impl World {
             version: String::new(),
         };
         let known = self.view.broker(BrokerId(id)).map(|before| before.node.session);
-        let past = Past { cluster: None, sessions: known.into_iter().collect() };
+        let past = Past { sessions: known.into_iter().collect(), ..Past::default() };
         let decision = registration::take_over(&self.view, BrokerId(id), &node, &past).unwrap();
         assert!(self.commit(&decision));
     }

@@ -132,6 +132,7 @@ async fn enter<D: Disk>(
     if seen < memory.revision {
         return Err(StartError::WentBack { store: seen, seen: memory.revision });
     }
+    memory.past.unnamed = config.cluster_id.is_none();
     check(&executor, config, &memory.past)?;
 
     // Before the try, so that a later process knows this session whether or not the try succeeded. Of the older

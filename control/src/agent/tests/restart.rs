@@ -153,7 +153,11 @@ async fn strangers_are_refused() {
     assert!(matches!(other, Err(StartError::Stranger(Stranger::Cluster { .. }))), "{other:?}");
     let same = again(&|config| config.cluster_id = Some(cluster.clone()), copy()).await;
     assert!(same.is_ok(), "{same:?}");
-    let moved = again(&|config| config.directory_id = Uuid::from_u128(6), copy()).await;
+    let moved = |config: &mut AgentConfig| {
+        config.cluster_id = Some(cluster.clone());
+        config.directory_id = Uuid::from_u128(6);
+    };
+    let moved = again(&moved, copy()).await;
     assert!(matches!(moved, Err(StartError::Stranger(Stranger::Directory { .. }))), "{moved:?}");
 
     // The directory's memory is lost: the store was written by a process it knows nothing of.
@@ -178,6 +182,24 @@ async fn strangers_are_refused() {
     disk.remove_file(&file).unwrap();
     let lost = again(&|_| (), disk).await;
     assert!(matches!(lost, Err(StartError::WentBack { .. })), "{lost:?}");
+}
+
+#[tokio::test]
+async fn a_process_that_ended_before_it_named_its_directory_is_followed_by_one_that_does() {
+    let mut place = in_memory();
+    let agent = place.start().await;
+    let cluster = agent.view().cluster_id().to_owned();
+    kill(agent).await;
+    place.config.directory_id = Uuid::from_u128(6);
+    let agent = place.start().await;
+    assert_eq!(agent.view().cluster_id(), cluster);
+    assert_eq!(agent.view().broker(BrokerId(1)).unwrap().node.directory, Uuid::from_u128(6));
+    kill(agent).await;
+    // From then on the directory has its name.
+    place.config.cluster_id = Some(cluster);
+    place.config.directory_id = Uuid::from_u128(7);
+    let other = Agent::start(place.disk.clone(), place.config.clone()).await.map(|_| ());
+    assert!(matches!(other, Err(StartError::Stranger(Stranger::Directory { .. }))), "{other:?}");
 }
 
 #[tokio::test]

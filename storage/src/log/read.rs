@@ -148,8 +148,8 @@ impl<D: Disk> Shared<D> {
         )
     }
 
-    /// Runs a read on a log that is not cut, deleted or retired under it: one that failed or raced is run
-    /// again on what the log has become.
+    /// Runs a read on a log that is not cut, deleted or retired under it: one that raced with such a change is run again on what the
+    /// log has become.
     pub(super) fn stable<T>(
         &self,
         read: impl Fn(Offset) -> Result<T, ReadError>,
@@ -170,7 +170,10 @@ impl<D: Disk> Shared<D> {
                 return Err(ReadError::BeyondEnd { end });
             }
             let outcome = read(end);
-            let changed = self.cuts.load(Ordering::Acquire) != cuts;
+            // Retired segments leave the list after the start has moved: what was read may be what follows
+            // them.
+            let changed =
+                self.cuts.load(Ordering::Acquire) != cuts || self.start.load(Ordering::Acquire) > from;
             match outcome {
                 Ok(outcome) if !changed => return Ok(outcome),
                 Ok(_) => {}
@@ -201,11 +204,41 @@ struct Wanted {
 impl<D: Disk> Segment<D> {
     /// Reads from this segment; `None` when all of it lies below `from`.
     fn read(&self, wanted: &Wanted, verify: bool) -> Result<Option<Read>, ReadError> {
+        if let Some(position) = self.hint(wanted.from) {
+            match self.read_at(wanted, verify, position, true) {
+                Ok(Some(read)) => return Ok(Some(read)),
+                // Left there by a reader that raced with a cut.
+                Ok(None) | Err(ReadError::Damaged(_)) => self.clear_hints(),
+                Err(error) => return Err(error),
+            }
+        }
+        let position = if wanted.from == self.base() {
+            0
+        } else if wanted.wait {
+            self.position_for(wanted.from)?
+        } else {
+            self.position_nowait(wanted.from).ok_or(ReadError::WouldBlock)?
+        };
+        self.read_at(wanted, verify, position, false)
+    }
+
+    /// Reads from a position at which a batch begins; where `exact`, one that begins with `from`.
+    fn read_at(
+        &self,
+        wanted: &Wanted,
+        verify: bool,
+        position: u64,
+        exact: bool,
+    ) -> Result<Option<Read>, ReadError> {
         let size = self.size();
-        let (file, position, exact) = self.locate(wanted)?;
         if position >= size {
             return Ok(None);
         }
+        let file = if wanted.wait {
+            self.file().map_err(|error| self.log_error(error))?
+        } else {
+            self.file_nowait().ok_or(ReadError::WouldBlock)?
+        };
         let mut window =
             Window { segment: self, file: &*file, size, wait: wanted.wait, at: position, buf: Vec::new() };
         // Skip what lies below.
@@ -221,6 +254,9 @@ impl<D: Disk> Segment<D> {
                 window.fill(at, ask)?;
             }
             let header = window.header(at, floor)?;
+            if exact && header.base_offset != wanted.from {
+                return Ok(None);
+            }
             if header.last_offset() >= wanted.from {
                 break header;
             }
@@ -234,52 +270,27 @@ impl<D: Disk> Segment<D> {
         if at + first.bytes as u64 > window.end() {
             window.fill(at, ask.max(first.bytes))?;
         }
+        window.whole(at, &first, verify)?;
         let begin = at;
-        let mut header = first;
+        let mut last = first;
         loop {
-            if verify {
-                window.verify(at, &header)?;
-            }
-            at += header.bytes as u64;
-            read.next = header.next_offset();
-            if at + HEADER_BYTES as u64 > window.end() {
-                break;
-            }
-            header = window.header(at, read.next)?;
-            let total = at - begin + header.bytes as u64;
-            if total > wanted.max_bytes as u64
-                || at + header.bytes as u64 > window.end()
-                || header.next_offset() > wanted.limit
-            {
-                break;
-            }
+            at += last.bytes as u64;
+            read.next = last.next_offset();
+            let fits = |header: &BatchHeader| {
+                at - begin + header.bytes as u64 <= wanted.max_bytes as u64
+                    && header.next_offset() <= wanted.limit
+            };
+            // What is wrong with a later batch is said when a read begins there.
+            last = match window.header(at, read.next) {
+                Ok(header) if fits(&header) && window.whole(at, &header, verify).is_ok() => header,
+                Ok(_) | Err(_) => break,
+            };
         }
         self.set_hint(read.next, at);
         let (from, to) = (window.index(begin), window.index(at));
         read.bytes = to - from;
         read.slices.push(Bytes::from(window.buf).slice(from..to));
         Ok(Some(read))
-    }
-
-    /// The file, where to begin, and whether a batch at or behind `from` begins exactly there.
-    fn locate(&self, wanted: &Wanted) -> Result<(Arc<D::File>, u64, bool), ReadError> {
-        if let Some(position) = self.hint(wanted.from) {
-            let file = if wanted.wait {
-                self.file().map_err(|error| self.log_error(error))?
-            } else {
-                self.file_nowait().ok_or(ReadError::WouldBlock)?
-            };
-            return Ok((file, position, true));
-        }
-        if wanted.wait {
-            let exact = wanted.from == self.base();
-            let position = if exact { 0 } else { self.position_for(wanted.from)? };
-            let file = self.file().map_err(|error| self.log_error(error))?;
-            Ok((file, position, exact))
-        } else {
-            let position = self.position_nowait(wanted.from).ok_or(ReadError::WouldBlock)?;
-            Ok((self.file_nowait().ok_or(ReadError::WouldBlock)?, position, false))
-        }
     }
 }
 
@@ -338,7 +349,7 @@ impl<D: Disk> Window<'_, D> {
     }
 
     fn header(&self, at: u64, floor: Offset) -> Result<BatchHeader, ReadError> {
-        let bytes = &self.buf[self.index(at)..];
+        let bytes = self.buf.get(self.index(at)..).unwrap_or_default();
         let damaged = |reason: String| ReadError::from(self.segment.damaged(at, floor, reason));
         let header = BatchHeader::parse(bytes).map_err(|error| damaged(error.to_string()))?;
         if !walk::has_sound_offsets(&header) || header.base_offset < floor {
@@ -353,12 +364,14 @@ impl<D: Disk> Window<'_, D> {
         Ok(header)
     }
 
-    fn verify(&self, at: u64, header: &BatchHeader) -> Result<(), ReadError> {
+    /// Whether all of a batch is in the window, and undamaged.
+    fn whole(&self, at: u64, header: &BatchHeader, verify: bool) -> Result<(), ReadError> {
         let from = self.index(at);
         match self.buf.get(from..from + header.bytes) {
-            Some(bytes) => batch::verify_crc(header, bytes)
+            Some(bytes) if verify => batch::verify_crc(header, bytes)
                 .map_err(|error| self.segment.damaged(at, header.base_offset, error.to_string()).into()),
-            // Only a read that may not wait has less than it asked for.
+            Some(_) => Ok(()),
+            // For the first batch of a read: only one that may not wait has less than it asked for.
             None => Err(ReadError::WouldBlock),
         }
     }

@@ -319,6 +319,14 @@ fn bytes_damaged_while_running_are_not_served() {
     write_all_at(&file, &content, 0).unwrap();
     let outcome = log.reader().read(0, 1 << 20, Offset::MAX, true);
     assert!(matches!(outcome, Err(ReadError::Damaged(_))));
+    content[200] ^= 1;
+    let second = numbered(7, 0, 0, 20).bytes().len() + 100;
+    content[second] ^= 1;
+    write_all_at(&file, &content, 0).unwrap();
+    let good = log.reader().read(0, 1 << 20, Offset::MAX, true).unwrap();
+    assert!(good.next > 0 && good.bytes < second, "what lies before the damage is served");
+    let outcome = log.reader().read(good.next, 1 << 20, Offset::MAX, true);
+    assert!(matches!(outcome, Err(ReadError::Damaged(_))));
     let last = log.reader().read(590, 1 << 20, Offset::MAX, true).unwrap();
     assert_eq!(ranges(&last), [(580, 600)], "the rest goes on");
 }

@@ -41,13 +41,16 @@ pub fn cases() -> Vec<Case> {
 }
 
 /// Runs the cases whose names are wanted.
-pub fn run(origin: &Origin, _cache: &Cache, full: bool, wanted: &dyn Fn(&str) -> bool) -> Result<PartResult> {
+pub fn run(origin: &Origin, cache: &Cache, full: bool, wanted: &dyn Fn(&str) -> bool) -> Result<PartResult> {
     let mut part = PartResult::new("raw", "raw sockets", "own encoder", &origin.title());
+    cache.packages(&std::iter::once("strace".to_owned()).collect())?;
     let mut stage: Option<Stage> = None;
     for case in cases().into_iter().filter(|case| wanted(case.name)) {
         let ready = match stage.take() {
             Some(ready) => Ok(ready),
-            None => Broker::start(origin, "raw", &[]).map(|broker| Stage::new(broker, origin.clone(), full)),
+            None => {
+                Broker::start(origin, "raw", &[]).and_then(|broker| Stage::new(broker, origin.clone(), full))
+            }
         };
         match ready {
             Ok(ready) => {

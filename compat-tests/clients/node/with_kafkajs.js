@@ -89,7 +89,8 @@ class Client {
   // There is no reading without a group here; the group commits nothing.
   async read(topic, partition, start, count, placed) {
     this.readers += 1;
-    const consumer = this.kafka.consumer({ groupId: `${topic}-reader-${this.readers}` });
+    // The library ends only with its last fetch, which by default takes five seconds when there is nothing to read.
+    const consumer = this.kafka.consumer({ groupId: `${topic}-reader-${this.readers}`, maxWaitTimeInMs: 100 });
     const records = [];
     let fetched = false;
     consumer.on(consumer.events.FETCH, () => (fetched = true));

@@ -1,11 +1,13 @@
 //! The cases, by subject.
 
 mod admin;
+mod disk;
 mod epochs;
 mod fetch;
 mod framing;
 mod groups;
 mod idempotence;
+mod limits;
 mod metadata;
 mod produce;
 mod sessions;
@@ -26,6 +28,8 @@ pub fn all() -> Vec<Case> {
         groups::CASES,
         metadata::CASES,
         admin::CASES,
+        limits::CASES,
+        disk::CASES,
     ]
     .concat()
 }

@@ -31,12 +31,14 @@ pub struct Stage {
     /// Long cases in full.
     pub full: bool,
     prefix: String,
+    scratch: tempfile::TempDir,
 }
 
 impl Stage {
     /// A stage on a running broker.
-    pub fn new(broker: Broker, origin: Origin, full: bool) -> Self {
-        Self { broker, origin, full, prefix: String::new() }
+    pub fn new(broker: Broker, origin: Origin, full: bool) -> Result<Self> {
+        let scratch = tempfile::Builder::new().prefix("felix-compat-").tempdir()?;
+        Ok(Self { broker, origin, full, prefix: String::new(), scratch })
     }
 
     /// Called before each case.
@@ -63,6 +65,13 @@ impl Stage {
         text
     }
 
+    /// A folder for files of this case, removed with the stage.
+    pub fn scratch(&self) -> Result<std::path::PathBuf> {
+        let folder = self.scratch.path().join(&self.prefix);
+        std::fs::create_dir_all(&folder)?;
+        Ok(folder)
+    }
+
     /// A new connection.
     pub fn connect(&self) -> Result<Connection> {
         Connection::open(self.broker.address(), PATIENCE)
@@ -78,4 +87,11 @@ pub fn now_ms() -> i64 {
 /// Ends a case as skipped.
 pub fn skip<T>(reason: &str) -> Result<T> {
     Err(Skipped(reason.to_owned()).into())
+}
+
+/// The timestamp that most records of cases bear: one for a whole run, and recent, so that neither retention nor the expiry of producers
+/// comes into play.
+pub fn time() -> i64 {
+    static TIME: std::sync::OnceLock<i64> = std::sync::OnceLock::new();
+    *TIME.get_or_init(now_ms)
 }

@@ -8,7 +8,7 @@ use crate::raw::ask::records::{Fetch, Want};
 use crate::raw::batch::Batch;
 use crate::raw::conn::{Connection, key};
 use crate::raw::expect::{equal, holds, one_of};
-use crate::raw::stage::Stage;
+use crate::raw::stage::{Stage, time};
 use crate::raw::wire::W;
 
 pub const CASES: &[Case] = &[
@@ -64,8 +64,6 @@ pub const CASES: &[Case] = &[
     },
 ];
 
-const TIME: i64 = 1_700_000_000_000;
-
 fn value(to: &mut Connection, topic: &str, name: &str) -> Result<(Option<String>, i8)> {
     let configs = to.configs(2, topic)?;
     let found = configs.into_iter().find(|(config, ..)| config == name);
@@ -104,7 +102,7 @@ fn operations(stage: &mut Stage) -> Result<()> {
     one_of("unknown operation", odd, &[-1, code::INVALID_REQUEST, code::INVALID_CONFIG])?;
     let absent = to.alter(&stage.name("absent"), "retention.ms", 0, Some("1"))?;
     equal("unknown topic", absent, code::UNKNOWN_TOPIC_OR_PARTITION)?;
-    to.append(&topic, &Batch::of(&["goes on"], TIME))?;
+    to.append(&topic, &Batch::of(&["goes on"], time()))?;
     equal("read", to.read_all(&topic, 0)?.len(), 1)
 }
 
@@ -257,7 +255,7 @@ fn partitions(stage: &mut Stage) -> Result<()> {
     expected.sort();
     equal("results", results, expected)?;
     to.wait_led(&topic, 4)?;
-    let bytes = Batch::of(&["in a new one"], TIME).encode()?;
+    let bytes = Batch::of(&["in a new one"], time()).encode()?;
     equal("produce", to.produce_bytes(&topic, 3, &bytes)?.error, 0)
 }
 
@@ -268,7 +266,7 @@ fn delete_records(stage: &mut Stage) -> Result<()> {
     equal("all of an empty log", to.delete_records(&topic, -1)?, (0, 0))?;
     let values: Vec<String> = (0..100).map(|number| number.to_string()).collect();
     let values: Vec<&str> = values.iter().map(String::as_str).collect();
-    to.append(&topic, &Batch::of(&values, TIME))?;
+    to.append(&topic, &Batch::of(&values, time()))?;
     equal("beyond the mark", to.delete_records(&topic, 101)?.0, code::OFFSET_OUT_OF_RANGE)?;
     equal("negative", to.delete_records(&topic, -2)?.0, code::OFFSET_OUT_OF_RANGE)?;
     equal("to the middle", to.delete_records(&topic, 50)?, (0, 50))?;
@@ -293,7 +291,7 @@ fn delete_records(stage: &mut Stage) -> Result<()> {
         equal("below the start", below.only()?.error, code::OFFSET_OUT_OF_RANGE)?;
     }
     equal("all", to.delete_records(&topic, -1)?, (0, 100))?;
-    let produced = to.produce(&topic, &Batch::of(&["on"], TIME))?;
+    let produced = to.produce(&topic, &Batch::of(&["on"], time()))?;
     equal("goes on", (produced.error, produced.base_offset, produced.log_start), (0, 100, 100))
 }
 
@@ -327,7 +325,7 @@ fn live(stage: &mut Stage) -> Result<()> {
     let topic = stage.name("t");
     let mut to = stage.connect()?;
     to.create(&topic, 1, &[])?;
-    let batch = Batch::of(&[&"x".repeat(2_000)], TIME);
+    let batch = Batch::of(&[&"x".repeat(2_000)], time());
     equal("before", to.produce(&topic, &batch)?.error, 0)?;
     equal("alter", to.alter(&topic, "max.message.bytes", 0, Some("1000"))?, 0)?;
     // Kafka applies a change a moment after it has answered.
@@ -338,7 +336,7 @@ fn live(stage: &mut Stage) -> Result<()> {
     equal("alter", to.alter(&topic, "message.timestamp.type", 0, Some("LogAppendTime"))?, 0)?;
     crate::wait::until("append times", std::time::Duration::from_secs(5), || {
         let produced = to.produce(&topic, &batch)?;
-        Ok((produced.error == 0 && produced.append_time > TIME).then_some(()))
+        Ok((produced.error == 0 && produced.append_time > time()).then_some(()))
     })
 }
 

@@ -6,7 +6,7 @@ use crate::raw::Case;
 use crate::raw::ask::code;
 use crate::raw::batch::Batch;
 use crate::raw::expect::{equal, holds};
-use crate::raw::stage::{Stage, now_ms};
+use crate::raw::stage::{Stage, now_ms, time};
 
 pub const CASES: &[Case] = &[
     Case {
@@ -21,8 +21,6 @@ pub const CASES: &[Case] = &[
     },
 ];
 
-const TIME: i64 = 1_700_000_000_000;
-
 fn end_offsets(stage: &mut Stage) -> Result<()> {
     let topic = stage.name("t");
     let mut to = stage.connect()?;
@@ -34,14 +32,14 @@ fn end_offsets(stage: &mut Stage) -> Result<()> {
         if history.last().is_none_or(|(last, _)| *last != epoch) {
             history.push((epoch, round * 2));
         }
-        to.append(&topic, &Batch::of(&["a", "b"], TIME))?;
+        to.append(&topic, &Batch::of(&["a", "b"], time()))?;
         stage.broker.restart()?;
         to = stage.connect()?;
         to.wait_led(&topic, 1)?;
     }
     let current = to.topic(Some(&topic), [0; 16], false)?.partitions[0].epoch;
     holds("the epoch does not go back", history.last().is_some_and(|(last, _)| *last <= current))?;
-    to.append(&topic, &Batch::of(&["c"], TIME))?;
+    to.append(&topic, &Batch::of(&["c"], time()))?;
     if history.last().is_some_and(|(last, _)| *last < current) {
         history.push((current, 6));
     }

@@ -10,7 +10,7 @@ use crate::raw::ask::records::{Fetch, Fetched, Want};
 use crate::raw::batch::Batch;
 use crate::raw::conn::key;
 use crate::raw::expect::{equal, holds};
-use crate::raw::stage::{Stage, skip};
+use crate::raw::stage::{Stage, skip, time};
 use crate::raw::wire::W;
 use crate::target::Kind;
 use crate::wait;
@@ -68,15 +68,13 @@ pub const CASES: &[Case] = &[
     },
 ];
 
-const TIME: i64 = 1_700_000_000_000;
-
 fn inside_batch(stage: &mut Stage) -> Result<()> {
     let topic = stage.name("t");
     let mut to = stage.connect()?;
     to.create(&topic, 1, &[])?;
     for codec in [0, 4] {
-        let base = to.append(&topic, &Batch::of(&["a", "b"], TIME).codec(codec))?;
-        to.append(&topic, &Batch::of(&["c", "d"], TIME).codec(codec))?;
+        let base = to.append(&topic, &Batch::of(&["a", "b"], time()).codec(codec))?;
+        to.append(&topic, &Batch::of(&["c", "d"], time()).codec(codec))?;
         for (offset, first) in [(0, 0), (1, 0), (2, 2), (3, 2)] {
             let fetched = to.fetch(&Fetch::now(vec![Want::of(&topic, base + offset)]))?;
             let batches = fetched.only()?.batches()?;
@@ -92,7 +90,7 @@ fn long_poll(stage: &mut Stage) -> Result<()> {
     let mut to = stage.connect()?;
     to.create(&full, 1, &[])?;
     to.create(&empty, 1, &[])?;
-    to.append(&full, &Batch::of(&["a"], TIME))?;
+    to.append(&full, &Batch::of(&["a"], time()))?;
     let poll =
         |topic: &str, max_wait| Fetch { max_wait, min_bytes: 1, ..Fetch::now(vec![Want::of(topic, 0)]) };
     let started = Instant::now();
@@ -119,7 +117,7 @@ fn long_poll(stage: &mut Stage) -> Result<()> {
     // The fetch is under way once a request that was sent after it on another connection is answered; produce only then.
     other.end_of(&empty)?;
     let produced = Instant::now();
-    other.append(&empty, &Batch::of(&["wake up"], TIME))?;
+    other.append(&empty, &Batch::of(&["wake up"], time()))?;
     let woken = Fetched::read(to.receive_for(correlation, key::FETCH, 11)?)?;
     holds(&format!("woken after {:?}", produced.elapsed()), produced.elapsed() < Duration::from_secs(2))?;
     equal("records", Batch::values(&woken.only()?.batches()?).len(), 1)
@@ -165,7 +163,7 @@ fn waiters(stage: &mut Stage) -> Result<()> {
     wait::until("the descriptors of closed sockets to go", Duration::from_secs(15), || {
         Ok((descriptors(pid)? <= before + 10).then_some(()))
     })?;
-    to.append(&topic, &Batch::of(&["a"], TIME)).map(|_| ())
+    to.append(&topic, &Batch::of(&["a"], time())).map(|_| ())
 }
 
 fn several_topics(stage: &mut Stage) -> Result<()> {
@@ -174,7 +172,7 @@ fn several_topics(stage: &mut Stage) -> Result<()> {
     for name in &names {
         to.create(name, 3, &[])?;
         for partition in 0..3 {
-            let bytes = Batch::of(&[&format!("{name} {partition}")], TIME).encode()?;
+            let bytes = Batch::of(&[&format!("{name} {partition}")], time()).encode()?;
             equal("produce", to.produce_bytes(name, partition, &bytes)?.error, 0)?;
         }
     }
@@ -213,7 +211,7 @@ fn beyond(stage: &mut Stage) -> Result<()> {
     };
     equal("an empty log at 0", at(&mut to, 0)?, (0, 0))?;
     equal("an empty log at 1", at(&mut to, 1)?, (code::OFFSET_OUT_OF_RANGE, 0))?;
-    to.append(&topic, &Batch::of(&["a", "b", "c"], TIME))?;
+    to.append(&topic, &Batch::of(&["a", "b", "c"], time()))?;
     equal("at the end", at(&mut to, 3)?, (0, 0))?;
     equal("past the end", at(&mut to, 4)?, (code::OFFSET_OUT_OF_RANGE, 0))?;
     equal("negative", at(&mut to, -1)?, (code::OFFSET_OUT_OF_RANGE, 0))?;
@@ -226,7 +224,7 @@ fn epochs(stage: &mut Stage) -> Result<()> {
     let topic = stage.name("t");
     let mut to = stage.connect()?;
     to.create(&topic, 1, &[])?;
-    to.append(&topic, &Batch::of(&["a"], TIME))?;
+    to.append(&topic, &Batch::of(&["a"], time()))?;
     stage.broker.restart()?;
     let mut to = stage.connect()?;
     to.wait_led(&topic, 1)?;
@@ -248,10 +246,10 @@ fn large(stage: &mut Stage) -> Result<()> {
     to.create(&big, 1, &[("max.message.bytes", "3000000")])?;
     to.create(&small, 1, &[])?;
     let value = "x".repeat(2_000_000);
-    to.append(&big, &Batch::of(&[&value], TIME))?;
-    to.append(&big, &Batch::of(&["second"], TIME))?;
+    to.append(&big, &Batch::of(&[&value], time()))?;
+    to.append(&big, &Batch::of(&["second"], time()))?;
     for number in 0..3 {
-        to.append(&small, &Batch::of(&[&format!("small {number}")], TIME))?;
+        to.append(&small, &Batch::of(&[&format!("small {number}")], time()))?;
     }
     for limit in [1, 1_024] {
         let want = |topic: &str| Want { max_bytes: limit, ..Want::of(topic, 0) };
@@ -279,7 +277,7 @@ fn by_id(stage: &mut Stage) -> Result<()> {
     let topic = stage.name("t");
     let mut to = stage.connect()?;
     let id = to.create(&topic, 1, &[])?;
-    to.append(&topic, &Batch::of(&["by id"], TIME))?;
+    to.append(&topic, &Batch::of(&["by id"], time()))?;
     for (id, expected) in [(id, 0), ([9; 16], code::UNKNOWN_TOPIC_ID)] {
         let body =
             W::new().i32(-1).i32(0).i32(1).i32(1 << 20).i8(0).i32(0).i32(-1).carray(1).raw(&id).carray(1);
@@ -308,7 +306,7 @@ fn follow(stage: &mut Stage) -> Result<()> {
         let filler = "f".repeat(900);
         for number in 0..count {
             let value = format!("{number} {filler}");
-            let batch = Batch::of(&[&value, &value], TIME).codec(if number % 5 == 0 { 3 } else { 0 });
+            let batch = Batch::of(&[&value, &value], time()).codec(if number % 5 == 0 { 3 } else { 0 });
             equal("offset", writer.append(&name, &batch)?, number * 2)?;
         }
         Ok(())

@@ -10,7 +10,7 @@ use crate::raw::ask::records::{Fetch, Want};
 use crate::raw::batch::Batch;
 use crate::raw::conn::{Connection, key};
 use crate::raw::expect::{equal, holds};
-use crate::raw::stage::Stage;
+use crate::raw::stage::{Stage, time};
 use crate::raw::wire::{R, W};
 
 pub const CASES: &[Case] = &[
@@ -345,7 +345,7 @@ fn order(stage: &mut Stage) -> Result<()> {
         ..Fetch::now(vec![Want { partition: 1, ..Want::of(&topic, 0) }])
     };
     let produce = |acks, value: &str| -> Result<W> {
-        Ok(Connection::produce_body(acks, &topic, 0, &Batch::of(&[value], 1_700_000_000_000).encode()?))
+        Ok(Connection::produce_body(acks, &topic, 0, &Batch::of(&[value], time()).encode()?))
     };
     let requests: Vec<(i16, i16, W)> = vec![
         (key::FETCH, 11, waiting.body()),
@@ -380,7 +380,7 @@ fn order(stage: &mut Stage) -> Result<()> {
 fn acks_0_error(stage: &mut Stage) -> Result<()> {
     let topic = stage.name("absent");
     let mut to = stage.connect()?;
-    let body = Connection::produce_body(0, &topic, 0, &Batch::of(&["lost"], 1_700_000_000_000).encode()?);
+    let body = Connection::produce_body(0, &topic, 0, &Batch::of(&["lost"], time()).encode()?);
     to.send(key::PRODUCE, 8, &body)?;
     to.expect_close()
 }

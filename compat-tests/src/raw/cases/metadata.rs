@@ -10,7 +10,7 @@ use crate::raw::ask::records::{Fetch, Want};
 use crate::raw::batch::Batch;
 use crate::raw::conn::{Connection, key};
 use crate::raw::expect::{equal, holds, one_of};
-use crate::raw::stage::Stage;
+use crate::raw::stage::{Stage, time};
 use crate::raw::wire::W;
 use crate::wait;
 
@@ -51,8 +51,6 @@ pub const CASES: &[Case] = &[
         run: paging,
     },
 ];
-
-const TIME: i64 = 1_700_000_000_000;
 
 /// Names of all topics in an answer of version 0 or 1.
 fn names(mut answer: crate::raw::wire::R, version: i16) -> Result<Vec<String>> {
@@ -178,7 +176,7 @@ fn anew(stage: &mut Stage) -> Result<()> {
     let mut to = stage.connect()?;
     let old = to.create(&topic, 1, &[])?;
     for _ in 0..10 {
-        to.append(&topic, &Batch::of(&["old"], TIME))?;
+        to.append(&topic, &Batch::of(&["old"], time()))?;
     }
     to.coordinator(&group)?;
     equal("commit", to.commit(&group, &topic, 10)?, 0)?;
@@ -188,7 +186,7 @@ fn anew(stage: &mut Stage) -> Result<()> {
     holds("a new id", new != old)?;
     equal("empty", (to.offset_at(&topic, 0, -2)?.offset, to.end_of(&topic)?), (0, 0))?;
     for _ in 0..5 {
-        to.append(&topic, &Batch::of(&["new"], TIME))?;
+        to.append(&topic, &Batch::of(&["new"], time()))?;
     }
     let all = to.read_all(&topic, 0)?;
     holds(&format!("{all:?}"), all.len() == 5 && all.iter().all(|(_, value)| value == "new"))?;
@@ -250,7 +248,7 @@ fn anew_in_session(stage: &mut Stage) -> Result<()> {
     let topic = stage.name("t");
     let mut to = stage.connect()?;
     let old = to.create(&topic, 1, &[])?;
-    to.append(&topic, &Batch::of(&["old"], TIME))?;
+    to.append(&topic, &Batch::of(&["old"], time()))?;
     let (error, session, got) = fetch_by_id(&mut to, 0, 0, Some(old))?;
     equal("first fetch", (error, got.len()), (0, 1))?;
     if session == 0 {
@@ -259,7 +257,7 @@ fn anew_in_session(stage: &mut Stage) -> Result<()> {
     let mut other = stage.connect()?;
     other.delete(&topic)?;
     let new = other.create(&topic, 1, &[])?;
-    other.append(&topic, &Batch::of(&["new"], TIME))?;
+    other.append(&topic, &Batch::of(&["new"], time()))?;
     let (error, _, got) = fetch_by_id(&mut to, session, 1, None)?;
     let told = got.iter().any(|(id, error, _)| *id == old && [code::UNKNOWN_TOPIC_ID, 103].contains(error));
     holds(

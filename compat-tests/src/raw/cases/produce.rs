@@ -8,7 +8,7 @@ use crate::raw::ask::records::{Fetch, Want};
 use crate::raw::batch::{Batch, Record};
 use crate::raw::conn::{Connection, key};
 use crate::raw::expect::{equal, holds, one_of};
-use crate::raw::stage::{Stage, now_ms};
+use crate::raw::stage::{Stage, now_ms, time};
 use crate::raw::wire::W;
 
 pub const CASES: &[Case] = &[
@@ -64,8 +64,6 @@ pub const CASES: &[Case] = &[
     },
 ];
 
-const TIME: i64 = 1_700_000_000_000;
-
 fn codecs(stage: &mut Stage) -> Result<()> {
     let topic = stage.name("t");
     let mut to = stage.connect()?;
@@ -73,7 +71,7 @@ fn codecs(stage: &mut Stage) -> Result<()> {
     let values: Vec<String> = (0..10).map(|number| format!("value {number}")).collect();
     let values: Vec<&str> = values.iter().map(String::as_str).collect();
     for codec in 0..=4 {
-        let batch = Batch::of(&values, TIME).codec(codec);
+        let batch = Batch::of(&values, time()).codec(codec);
         let base = to.append(&topic, &batch)?;
         equal("base offset", base, i64::from(codec) * 10)?;
         let fetched = to.fetch(&Fetch::now(vec![Want::of(&topic, base)]))?;
@@ -106,8 +104,8 @@ fn two_batches(stage: &mut Stage) -> Result<()> {
     let topic = stage.name("t");
     let mut to = stage.connect()?;
     to.create(&topic, 1, &[])?;
-    let mut two = Batch::of(&["one"], TIME).encode()?;
-    let second = Batch { base_offset: 1, ..Batch::of(&["two"], TIME) };
+    let mut two = Batch::of(&["one"], time()).encode()?;
+    let second = Batch { base_offset: 1, ..Batch::of(&["two"], time()) };
     two.extend(second.encode()?);
     refused(&mut to, &topic, "two batches", &two, &[code::INVALID_RECORD])
 }
@@ -116,7 +114,7 @@ fn wrong_counts(stage: &mut Stage) -> Result<()> {
     let topic = stage.name("t");
     let mut to = stage.connect()?;
     to.create(&topic, 1, &[])?;
-    let good = Batch::of(&["a", "b", "c"], TIME);
+    let good = Batch::of(&["a", "b", "c"], time());
     let wrong = [
         ("last delta beyond the count", Batch { last_delta: 5, ..good.clone() }),
         ("last delta below the count", Batch { last_delta: 1, ..good.clone() }),
@@ -147,7 +145,7 @@ fn damaged(stage: &mut Stage) -> Result<()> {
     let topic = stage.name("t");
     let mut to = stage.connect()?;
     to.create(&topic, 1, &[])?;
-    let good = Batch::of(&["a", "b"], TIME);
+    let good = Batch::of(&["a", "b"], time());
     let mut flipped = good.encode()?;
     let last = flipped.len() - 1;
     flipped[last] ^= 1;
@@ -180,7 +178,7 @@ fn bad_requests(stage: &mut Stage) -> Result<()> {
     let topic = stage.name("t");
     let mut to = stage.connect()?;
     to.create(&topic, 1, &[("max.message.bytes", "1000")])?;
-    let good = Batch::of(&["a"], TIME).encode()?;
+    let good = Batch::of(&["a"], time()).encode()?;
     let ask = |to: &mut Connection, acks, topic: &str, partition, bytes: &[u8]| -> Result<i16> {
         let body = Connection::produce_body(acks, topic, partition, bytes);
         Ok(Connection::read_produced(to.call(key::PRODUCE, 8, &body)?)?.error)
@@ -195,7 +193,7 @@ fn bad_requests(stage: &mut Stage) -> Result<()> {
     equal("unknown partition", ask(&mut to, 1, &topic, 7, &good)?, code::UNKNOWN_TOPIC_OR_PARTITION)?;
     equal("negative partition", ask(&mut to, 1, &topic, -1, &good)?, code::UNKNOWN_TOPIC_OR_PARTITION)?;
     let large = "x".repeat(1_500);
-    let large = Batch::of(&[&large], TIME).encode()?;
+    let large = Batch::of(&[&large], time()).encode()?;
     equal("too large", ask(&mut to, 1, &topic, 0, &large)?, code::MESSAGE_TOO_LARGE)?;
     equal("acks=1", ask(&mut to, 1, &topic, 0, &good)?, code::NONE)?;
     equal("log end", to.end_of(&topic)?, 1)
@@ -206,7 +204,7 @@ fn recompressed(stage: &mut Stage) -> Result<()> {
     let mut to = stage.connect()?;
     to.create(&topic, 1, &[("compression.type", "zstd")])?;
     let header = |name: &str, value: Option<&[u8]>| (name.to_owned(), value.map(<[u8]>::to_vec));
-    let mut batch = Batch::stamped(&[(TIME, "first"), (TIME + 5, "second")]).codec(1);
+    let mut batch = Batch::stamped(&[(time(), "first"), (time() + 5, "second")]).codec(1);
     batch.records[0].headers =
         vec![header("a", Some(b"1")), header("b", None), header("a", Some(b"3")), header("", Some(b""))];
     batch.records[1] = Record { key: Some(Vec::new()), value: None, ..batch.records[1].clone() };
@@ -216,7 +214,7 @@ fn recompressed(stage: &mut Stage) -> Result<()> {
     equal("batches", batches.len(), 1)?;
     equal("codec", batches[0].attributes & 7, 4)?;
     equal("records", &batches[0].records, &batch.records)?;
-    equal("greatest timestamp", batches[0].max_timestamp, TIME + 5)
+    equal("greatest timestamp", batches[0].max_timestamp, time() + 5)
 }
 
 fn append_time(stage: &mut Stage) -> Result<()> {
@@ -225,7 +223,8 @@ fn append_time(stage: &mut Stage) -> Result<()> {
     to.create(&topic, 1, &[("message.timestamp.type", "LogAppendTime")])?;
     let before = now_ms();
     for codec in [0, 3] {
-        let produced = to.produce(&topic, &Batch::stamped(&[(TIME, "a"), (TIME + 9, "b")]).codec(codec))?;
+        let produced =
+            to.produce(&topic, &Batch::stamped(&[(time(), "a"), (time() + 9, "b")]).codec(codec))?;
         equal("error", produced.error, code::NONE)?;
         let clock = before - 1_000..now_ms() + 1_000;
         holds(
@@ -242,7 +241,7 @@ fn append_time(stage: &mut Stage) -> Result<()> {
     }
     let plain = stage.name("create-time");
     to.create(&plain, 1, &[])?;
-    equal("append time under CreateTime", to.produce(&plain, &Batch::of(&["a"], TIME))?.append_time, -1)
+    equal("append time under CreateTime", to.produce(&plain, &Batch::of(&["a"], time()))?.append_time, -1)
 }
 
 fn timestamp_bounds(stage: &mut Stage) -> Result<()> {
@@ -279,7 +278,7 @@ fn keyless(stage: &mut Stage) -> Result<()> {
     let mut to = stage.connect()?;
     to.create(&topic, 1, &[("cleanup.policy", "compact")])?;
     for codec in [0, 1] {
-        let mut batch = Batch::of(&["a", "b", "c"], TIME).codec(codec);
+        let mut batch = Batch::of(&["a", "b", "c"], time()).codec(codec);
         batch.records[0].key = Some(b"k".to_vec());
         batch.records[2].key = Some(b"k".to_vec());
         let produced = to.produce(&topic, &batch)?;
@@ -287,7 +286,7 @@ fn keyless(stage: &mut Stage) -> Result<()> {
         equal("indexes of refused records", produced.record_errors, vec![1])?;
         equal("log end", to.end_of(&topic)?, 0)?;
     }
-    let mut batch = Batch::of(&["a"], TIME);
+    let mut batch = Batch::of(&["a"], time());
     batch.records[0].key = Some(b"k".to_vec());
     equal("with a key", to.append(&topic, &batch)?, 0)
 }
@@ -296,7 +295,7 @@ fn by_id(stage: &mut Stage) -> Result<()> {
     let topic = stage.name("t");
     let mut to = stage.connect()?;
     let id = to.create(&topic, 1, &[])?;
-    let records = Batch::of(&["by id"], TIME).encode()?;
+    let records = Batch::of(&["by id"], time()).encode()?;
     for (id, expected) in [(id, code::NONE), ([7; 16], code::UNKNOWN_TOPIC_ID)] {
         let body =
             W::new().cnstr(None).i16(-1).i32(10_000).carray(1).raw(&id).carray(1).i32(0).cbytes(&records);

@@ -8,7 +8,7 @@ use crate::raw::ask::records::{Fetch, Fetched, Want};
 use crate::raw::batch::Batch;
 use crate::raw::conn::Connection;
 use crate::raw::expect::{equal, holds};
-use crate::raw::stage::{Stage, skip};
+use crate::raw::stage::{Stage, skip, time};
 
 pub const CASES: &[Case] = &[
     Case {
@@ -38,14 +38,12 @@ pub const CASES: &[Case] = &[
     },
 ];
 
-const TIME: i64 = 1_700_000_000_000;
-
 fn topics(fetched: &Fetched) -> Vec<(i32, i16, usize)> {
     fetched.partitions.iter().map(|got| (got.partition, got.error, got.bytes.len())).collect()
 }
 
 fn produce(to: &mut Connection, topic: &str, partition: i32) -> Result<()> {
-    equal("produce", to.produce_bytes(topic, partition, &Batch::of(&["value"], TIME).encode()?)?.error, 0)
+    equal("produce", to.produce_bytes(topic, partition, &Batch::of(&["value"], time()).encode()?)?.error, 0)
 }
 
 /// Opens a session over the partitions of a topic; answers its id.

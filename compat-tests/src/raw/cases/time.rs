@@ -8,7 +8,7 @@ use crate::raw::ask::records::Found;
 use crate::raw::batch::Batch;
 use crate::raw::conn::Connection;
 use crate::raw::expect::{equal, holds, one_of};
-use crate::raw::stage::Stage;
+use crate::raw::stage::{Stage, time};
 
 pub const CASES: &[Case] = &[
     Case {
@@ -28,20 +28,22 @@ pub const CASES: &[Case] = &[
     },
 ];
 
-const TIME: i64 = 1_700_000_000_000;
-
 /// Fifty timestamps in an order that is neither sorted nor random, no two alike.
 fn shuffled() -> Vec<i64> {
-    (0..50).map(|number| TIME + (number * 37 % 50) * 10).collect()
+    (0..50).map(|number| time() + (number * 37 % 50) * 10).collect()
 }
 
 fn check_all(to: &mut Connection, topic: &str, stamps: &[i64], when: &str) -> Result<()> {
-    for target in (TIME - 5..=TIME + 500).step_by(5) {
+    for target in (time() - 5..=time() + 500).step_by(5) {
         let expected = stamps.iter().enumerate().find(|(_, stamp)| **stamp >= target);
         let expected = expected.map_or((-1, -1), |(offset, stamp)| (offset as i64, *stamp));
         let found = to.offset_at(topic, 0, target)?;
         equal("error", found.error, 0)?;
-        equal(&format!("{topic} {when}, {:+} ms", target - TIME), (found.offset, found.timestamp), expected)?;
+        equal(
+            &format!("{topic} {when}, {:+} ms", target - time()),
+            (found.offset, found.timestamp),
+            expected,
+        )?;
     }
     Ok(())
 }
@@ -89,20 +91,20 @@ fn edges(stage: &mut Stage) -> Result<()> {
         to.create(topic, 1, &[])?;
     }
     for topic in [&plain, &trimmed] {
-        to.append(topic, &Batch::stamped(&[(TIME, "a"), (TIME + 1, "b"), (TIME + 2, "c")]))?;
+        to.append(topic, &Batch::stamped(&[(time(), "a"), (time() + 1, "b"), (time() + 2, "c")]))?;
     }
     equal("delete", to.delete_records(&trimmed, 2)?, (0, 2))?;
     let none = |found: Found| (found.error, found.offset, found.timestamp);
     for topic in [&empty, &plain, &trimmed] {
-        equal("far future", none(to.offset_at(topic, 0, TIME + 1_000_000)?), (0, -1, -1))?;
+        equal("far future", none(to.offset_at(topic, 0, time() + 1_000_000)?), (0, -1, -1))?;
     }
     for (topic, start, end) in [(&empty, 0, 0), (&plain, 0, 3), (&trimmed, 2, 3)] {
         equal(&format!("latest of {topic}"), none(to.offset_at(topic, 0, -1)?), (0, end, -1))?;
         equal(&format!("earliest of {topic}"), none(to.offset_at(topic, 0, -2)?), (0, start, -1))?;
     }
-    equal("by time in the trimmed log", to.offset_at(&trimmed, 0, TIME)?.offset, 2)?;
+    equal("by time in the trimmed log", to.offset_at(&trimmed, 0, time())?.offset, 2)?;
     equal("greatest in an empty log", none(to.offset_at(&empty, 0, -3)?), (0, -1, -1))?;
-    let found = to.offset_at(&plain, 0, TIME)?;
+    let found = to.offset_at(&plain, 0, time())?;
     holds("the epoch of the found record", found.epoch >= 0)?;
     equal(
         "unknown topic",
@@ -122,19 +124,19 @@ fn greatest(stage: &mut Stage) -> Result<()> {
         to.create(&topic, 1, &[])?;
         to.append(
             &topic,
-            &Batch::stamped(&[(TIME + 10, "a"), (TIME + 30, "b"), (TIME + 20, "c")]).codec(codec),
+            &Batch::stamped(&[(time() + 10, "a"), (time() + 30, "b"), (time() + 20, "c")]).codec(codec),
         )?;
-        to.append(&topic, &Batch::stamped(&[(TIME + 30, "later"), (TIME + 5, "d")]).codec(codec))?;
+        to.append(&topic, &Batch::stamped(&[(time() + 30, "later"), (time() + 5, "d")]).codec(codec))?;
         topics.push(topic);
     }
     let appended = stage.name("appended");
     to.create(&appended, 1, &[("message.timestamp.type", "LogAppendTime")])?;
-    to.append(&appended, &Batch::stamped(&[(TIME, "a"), (TIME, "b")]))?;
+    to.append(&appended, &Batch::stamped(&[(time(), "a"), (time(), "b")]))?;
     for restarted in [false, true] {
         for topic in &topics {
             let found = to.offset_at(topic, 0, -3)?;
             let got = (found.error, found.offset, found.timestamp);
-            equal(&format!("{topic}, restarted: {restarted}"), got, (0, 1, TIME + 30))?;
+            equal(&format!("{topic}, restarted: {restarted}"), got, (0, 1, time() + 30))?;
         }
         equal("LogAppendTime", to.offset_at(&appended, 0, -3)?.offset, 0)?;
         if !restarted {

@@ -170,6 +170,16 @@ impl<D: Disk> Flusher<D> {
         self.system.free_bytes()
     }
 
+    /// Whether so many jobs are better run together, by one flush of the whole file system, than spread over
+    /// threads.
+    pub fn gathers(&self, jobs: usize) -> bool {
+        match self.mode {
+            FlushMode::Auto => self.own && jobs >= MANY,
+            FlushMode::File => false,
+            FlushMode::Filesystem => true,
+        }
+    }
+
     /// Why nothing is durable any more, if a flush failed.
     pub fn failure(&self) -> Option<FlushError> {
         if self.failed.load(Ordering::Acquire) { self.failure.lock().clone() } else { None }

@@ -58,7 +58,8 @@ impl Counters {
 /// Runs one flusher thread until every lane is gone. `threads` of them share the queue.
 pub(super) fn run(queue: &Receiver<ToFlush>, flusher: &Flusher<OsDisk>, counters: &Counters, threads: usize) {
     while let Ok(first) = queue.recv() {
-        let share = share(queue.len() + 1, threads);
+        let waiting = queue.len() + 1;
+        let share = if flusher.gathers(waiting) { MAX_PASS } else { share(waiting, threads) };
         let mut lanes = vec![(first.lane, first.partition)];
         let mut jobs = vec![first.job];
         while jobs.len() < share

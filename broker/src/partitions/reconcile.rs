@@ -34,8 +34,11 @@ use crate::tasks;
 const BATCH: usize = 256;
 /// Batches opened at the same time.
 const PARALLEL: usize = 4;
-/// A partition that could not be opened for lack of space is tried again after this.
-const RETRY: Duration = Duration::from_secs(1);
+/// A partition that could not be opened for lack of space (or files, or whatever the system may grant later)
+/// is tried again after this; doubles up to [`LONGEST_RETRY`].
+const FIRST_RETRY: Duration = Duration::from_secs(1);
+/// Longest wait between two tries.
+const LONGEST_RETRY: Duration = Duration::from_secs(30);
 
 /// What a lane owns, as far as it was told.
 struct Held {
@@ -51,8 +54,9 @@ struct Reconciler {
     settings: Settings,
     seen: Arc<View>,
     held: BTreeMap<PartitionId, Held>,
-    /// Named to lead, but the disk had no space.
+    /// Named to lead, but the system did not let us.
     retry: BTreeSet<PartitionId>,
+    retry_wait: Duration,
 }
 
 /// Ends the following, and waits until nothing is opened any more.
@@ -85,6 +89,7 @@ pub fn follow(
         seen: Arc::default(),
         held: BTreeMap::new(),
         retry: BTreeSet::new(),
+        retry_wait: FIRST_RETRY,
     };
     let runtime = Handle::current();
     let thread = tasks::thread("felix-reconcile", move || reconciler.run(&runtime, stopped))?;
@@ -98,10 +103,15 @@ impl Reconciler {
         loop {
             changed.mark_unchanged();
             self.take_in(&self.agent.view());
-            let retry = !self.retry.is_empty();
+            let retry = (!self.retry.is_empty()).then_some(self.retry_wait);
+            self.retry_wait =
+                if retry.is_some() { (self.retry_wait * 2).min(LONGEST_RETRY) } else { FIRST_RETRY };
             let go_on = runtime.block_on(async {
                 let wait = async {
-                    if retry { tokio::time::sleep(RETRY).await } else { std::future::pending().await }
+                    match retry {
+                        Some(wait) => tokio::time::sleep(wait).await,
+                        None => std::future::pending().await,
+                    }
                 };
                 tokio::select! {
                     changed = changed.changed() => changed.is_ok(),
@@ -253,8 +263,8 @@ impl Reconciler {
                     "named to lead at a generation older than the one accepted here: the control store went back"
                 );
             }
-            Outcome::Failed(StorageError::Full { .. }) => {
-                tracing::warn!(%partition, "no space to open a partition; trying again");
+            Outcome::Failed(error @ (StorageError::Full { .. } | StorageError::Io { .. })) => {
+                tracing::warn!(%partition, %error, "a partition cannot be opened now; trying again");
                 self.retry.insert(partition);
             }
             Outcome::Failed(error) => {

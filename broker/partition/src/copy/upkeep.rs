@@ -2,6 +2,7 @@
 
 use felix_protocol::ids::{Offset, PartitionId};
 use felix_protocol::time::{Clock, WallTime};
+use felix_replication::leader::Phase;
 use felix_storage::disk::Disk;
 use felix_storage::{Deleted, FlushJob, Replica, Retired, StorageError};
 use thiserror::Error;
@@ -60,7 +61,8 @@ impl<D: Disk, C: Clock, W> Copy<D, C, W> {
         ports: &mut impl Ports<Writer = W>,
     ) -> Result<Offset, DeleteRecordsError> {
         let (start, mark) = (self.log.start(), self.published.mark());
-        if self.leader.is_none() || !self.lease.may_admit(self.clock.now()) {
+        let leads = self.leader.as_ref().is_some_and(|leader| leader.phase() != Phase::Ended);
+        if !leads || !self.lease.may_admit(self.clock.now()) {
             return Err(DeleteRecordsError::NotLeader);
         }
         if self.config.log.compacts && !self.config.log.deletes {

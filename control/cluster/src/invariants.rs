@@ -40,6 +40,8 @@ pub fn check_partition(partition: &Partition) -> Result<(), Broken> {
         let own = partition.leader.is_some_and(|leader| brokers.contains(&leader.broker));
         hold("C13", !own, seen)?;
     }
+    let promotable = partition.promotable();
+    hold("K11", !partition.gone.iter().any(|gone| promotable.contains(&gone.pair)), seen)?;
     if let Some(resigned) = &partition.resigned {
         hold("K4", partition.leader.is_none() && resigned.pairs.is_subset(&partition.eligible), seen)?;
     }

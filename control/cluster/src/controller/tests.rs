@@ -8,7 +8,7 @@ use super::*;
 use crate::eligible::{self, Declined, Report, Tenure};
 use crate::invariants::check_view;
 use crate::relist;
-use crate::state::{DeclineReason, Pair};
+use crate::state::{DeclineReason, Leader, Pair};
 use crate::testing::{World, log};
 use crate::topics::{self, NewTopic, TopicRef};
 
@@ -52,28 +52,31 @@ enum Act {
         partition: usize,
         wiped: bool,
     },
-    /// Everyone forgets what they saw and looks again.
+    /// One of the three deciders looks again.
     Look {
         who: usize,
     },
+    /// All do, and a controller finishes its work: without this, histories seldom get far.
+    Settle,
 }
 
 fn acts() -> impl Strategy<Value = Vec<Act>> {
     let act = prop_oneof![
         2 => (0..4_usize, 1..4, 1..4_i16).prop_map(|(name, partitions, factor)| Act::Create { name, partitions, factor }),
-        1 => (0..4_usize).prop_map(|topic| Act::Delete { topic }),
+        1 => (0..9_usize).prop_map(|topic| Act::Delete { topic }),
         1 => (0..4_usize, 1..3).prop_map(|(topic, by)| Act::Widen { topic, by }),
         2 => (0..3_usize).prop_map(|node| Act::Fence { node }),
         3 => (0..3_usize).prop_map(|node| Act::Register { node }),
         1 => (0..3_usize).prop_map(|node| Act::Drain { node }),
         4 => (1..6_usize).prop_map(|limit| Act::Controller { limit }),
-        5 => (0..12_usize, 0..3_u128).prop_map(|(partition, log)| Act::Open { partition, log }),
-        4 => (0..12_usize, prop::collection::vec((1..4, 0..3_u128), 0..3), 1..3_usize)
+        9 => (0..12_usize, 0..4_u128).prop_map(|(partition, log)| Act::Open { partition, log }),
+        8 => (0..12_usize, prop::collection::vec((1..4, 0..3_u128), 0..3), 1..3_usize)
             .prop_map(|(partition, with, need)| Act::Vouch { partition, with, need }),
         1 => (0..12_usize, any::<bool>()).prop_map(|(partition, wiped)| Act::Decline { partition, wiped }),
-        6 => (0..3_usize).prop_map(|who| Act::Look { who }),
+        4 => (0..3_usize).prop_map(|who| Act::Look { who }),
+        8 => Just(Act::Settle),
     ];
-    prop::collection::vec(act, 1..60)
+    prop::collection::vec(act, 1..100)
 }
 
 /// A log id that belongs to one broker alone.
@@ -92,6 +95,10 @@ impl Cluster {
         let names = ["a.b", "a_b", "c", "d"];
         match act {
             Act::Look { who } => self.seen[*who] = self.world.view.clone(),
+            Act::Settle => {
+                self.world.settle();
+                self.seen.fill(self.world.view.clone());
+            }
             Act::Create { name, partitions, factor } => {
                 let new = NewTopic {
                     name: names[*name].to_owned(),
@@ -104,9 +111,10 @@ impl Cluster {
                 }
             }
             Act::Delete { topic } => {
-                if let Ok((decision, _)) =
-                    topics::delete(&self.seen[1], &TopicRef::Name(names[*topic].to_owned()))
-                {
+                if let Ok((decision, _)) = topics::delete(
+                    &self.seen[1],
+                    &TopicRef::Name(names.get(*topic).map_or("none", |name| name).to_owned()),
+                ) {
                     self.world.commit(&decision);
                 }
             }
@@ -130,7 +138,11 @@ impl Cluster {
                 }
             }
             Act::Open { partition, log } => {
-                self.report(*partition, |broker, _| Report::Opened(log_of(broker, *log)));
+                // With the named copy, or, sometimes, another.
+                self.report(*partition, |leader, _| match leader.log {
+                    Some(named) if *log > 0 => Report::Opened(named),
+                    _ => Report::Opened(log_of(leader.broker.0, *log)),
+                });
             }
             Act::Vouch { partition, with, need } => self.report(*partition, |_, _| Report::Eligible {
                 pairs: with
@@ -140,9 +152,9 @@ impl Cluster {
                 dead: BTreeSet::new(),
                 need: *need,
             }),
-            Act::Decline { partition, wiped } => self.report(*partition, |broker, generation| {
+            Act::Decline { partition, wiped } => self.report(*partition, |leader, generation| {
                 let reason = if *wiped { DeclineReason::Wiped } else { DeclineReason::Doubt };
-                let current = (!wiped).then(|| log_of(broker, 50));
+                let current = (!wiped).then(|| log_of(leader.broker.0, 50));
                 Report::Declined(Declined { reason, current, accepted: generation, end: 3 })
             }),
         }
@@ -152,16 +164,17 @@ impl Cluster {
     fn report(
         &mut self,
         partition: usize,
-        report: impl FnOnce(i32, felix_protocol::ids::Generation) -> Report,
+        report: impl FnOnce(Leader, felix_protocol::ids::Generation) -> Report,
     ) {
         let seen = &self.seen[partition % 3];
-        let Some(partition) = seen.partitions().nth(partition).cloned() else { return };
+        let count = seen.partition_count().max(1);
+        let Some(partition) = seen.partitions().nth(partition % count).cloned() else { return };
         let (Some(leader), Some(learned)) = (partition.leader().copied(), seen.learned(&partition.id)) else {
             return;
         };
         let from =
             Tenure { broker: leader.broker, session: leader.session, generation: partition.generation() };
-        let report = report(leader.broker.0, partition.generation());
+        let report = report(leader, partition.generation());
         if let Ok(Some(decision)) = eligible::decide(&partition, learned, &from, &report) {
             self.world.commit(&decision);
         }

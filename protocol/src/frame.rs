@@ -169,13 +169,16 @@ impl Request {
     pub fn check(self) -> Result<CheckedRequest, FrameError> {
         let Request { header, body } = self;
         match guard::check(header.api, header.version, &body) {
-            Ok(weight) => Ok(CheckedRequest { header, body, weight }),
+            Ok(weight) => {
+                let body = body.slice(..body.len() - weight.beyond);
+                Ok(CheckedRequest { header, body, weight })
+            }
             Err(refusal) => Err(FrameError::Body { api: header.api, version: header.version, refusal }),
         }
     }
 }
 
-/// A request whose body follows its layout to the last byte.
+/// A request whose body follows its layout.
 #[derive(Clone, Debug)]
 pub struct CheckedRequest {
     header: RequestHeader,
@@ -194,7 +197,7 @@ impl CheckedRequest {
         self.weight
     }
 
-    /// The encoded body.
+    /// The encoded body, without what the client sent behind it.
     pub fn body(&self) -> &Bytes {
         &self.body
     }

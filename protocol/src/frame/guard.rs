@@ -31,6 +31,8 @@ pub struct Weight {
     pub tags: usize,
     /// Bytes that the decoded message may take besides the frame that it refers to.
     pub memory: usize,
+    /// Bytes behind the last field.
+    pub beyond: usize,
 }
 
 /// Why a body does not follow its layout.
@@ -81,9 +83,6 @@ pub enum Refusal {
     /// The byte in front of a structure that may be null is neither 1 nor -1.
     #[error("{0} is neither there nor null")]
     Marker(&'static str),
-    /// Bytes behind the last field.
-    #[error("{0} bytes too many")]
-    Trailing(usize),
 }
 
 /// The versions of `api` that this package can read requests of and write responses for; `None` for APIs
@@ -92,14 +91,15 @@ pub fn versions(api: ApiKey) -> Option<(i16, i16)> {
     layout::find(api).map(|layout| (layout.oldest, layout.newest))
 }
 
-/// Walks `body` along the layout of `api` in `version`, to the last byte.
+/// Walks `body` along the layout of `api` in `version`. Bytes behind the last field are counted and otherwise
+/// ignored, as Kafka does: librdkafka asks for the metadata of all topics with three bytes too many.
 pub fn check(api: ApiKey, version: i16, body: &[u8]) -> Result<Weight, Refusal> {
     let layout = layout::find(api)
         .filter(|layout| (layout.oldest..=layout.newest).contains(&version))
         .ok_or(Refusal::Version)?;
     let mut walk = Walk::new(layout, version, body);
     walk.structure(layout.fields)?;
-    if walk.rest.is_empty() { Ok(walk.weight) } else { Err(Refusal::Trailing(walk.rest.len())) }
+    Ok(Weight { beyond: walk.rest.len(), ..walk.weight })
 }
 
 /// Skips the tagged fields at the start of `bytes`; returns how many bytes are left behind them.

@@ -188,7 +188,11 @@ func (k *kafkaGo) OffsetAt(topic string, partition int32, at time.Time) (int64, 
 func (k *kafkaGo) Committed(group, topic string, partition int32) (int64, error) {
 	ctx, done := bounded()
 	defer done()
-	answer, err := k.client.OffsetFetch(ctx, &kafka.OffsetFetchRequest{GroupID: group, Topics: map[string][]int{topic: {int(partition)}}})
+	// A transport of its own: the shared one first fails on the connection that the broker's restart has ended.
+	transport := &kafka.Transport{}
+	defer transport.CloseIdleConnections()
+	client := &kafka.Client{Addr: kafka.TCP(k.bootstrap), Transport: transport}
+	answer, err := client.OffsetFetch(ctx, &kafka.OffsetFetchRequest{GroupID: group, Topics: map[string][]int{topic: {int(partition)}}})
 	if err != nil {
 		return 0, err
 	}

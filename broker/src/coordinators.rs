@@ -32,7 +32,7 @@ use felix_cluster::view::View;
 use felix_control::agent::Agent;
 use felix_coordinator::reply::Listed;
 use felix_coordinator::request::{CommitOffsets, ListGroups};
-use felix_coordinator::{GroupError, Reply, Request, Settings, locate};
+use felix_coordinator::{Reply, Request, Settings, locate};
 use felix_protocol::ids::{BrokerId, PartitionId, TopicId};
 use felix_protocol::time::Clock;
 use parking_lot::RwLock;
@@ -62,17 +62,6 @@ pub enum Unavailable {
     /// The log takes no more writes now, or did not acknowledge one in time.
     #[error("the log of the groups does not take writes now")]
     NotAvailable,
-}
-
-/// Why a request about a group has no result.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-pub enum CoordinatorError {
-    /// Nobody here can answer.
-    #[error(transparent)]
-    Unavailable(#[from] Unavailable),
-    /// The group refuses.
-    #[error(transparent)]
-    Group(#[from] GroupError),
 }
 
 /// What the coordinators are made of.

@@ -162,17 +162,15 @@ impl Broker {
     }
 
     async fn join(&self, group: &str) -> Joined {
-        match self.ask(Request::Join(join(group, ""))).await {
-            Reply::Join(Ok(joined)) => joined,
-            other => panic!("{other:?}"),
-        }
+        let reply = self.ask(Request::Join(join(group, ""))).await;
+        let Reply::Join(Ok(joined)) = reply else { panic!("{reply:?}") };
+        joined
     }
 
     async fn sync(&self, group: &str, joined: &Joined) -> Bytes {
-        match self.ask(sync(group, joined)).await {
-            Reply::Sync(Ok(synced)) => synced.assignment,
-            other => panic!("{other:?}"),
-        }
+        let reply = self.ask(sync(group, joined)).await;
+        let Reply::Sync(Ok(synced)) = reply else { panic!("{reply:?}") };
+        synced.assignment
     }
 
     async fn beat(&self, group: &str, joined: &Joined) -> Result<(), GroupError> {
@@ -182,10 +180,9 @@ impl Broker {
             instance: None,
             generation: joined.generation,
         };
-        match self.ask(Request::Heartbeat(beat)).await {
-            Reply::Heartbeat(result) => result,
-            other => panic!("{other:?}"),
-        }
+        let reply = self.ask(Request::Heartbeat(beat)).await;
+        let Reply::Heartbeat(result) = reply else { panic!("{reply:?}") };
+        result
     }
 
     async fn listed(&self) -> Vec<(String, State)> {

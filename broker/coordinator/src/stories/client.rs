@@ -46,6 +46,7 @@ impl Client {
 
     /// The client reads an answer.
     pub(super) fn hear(&mut self, reply: &Reply) {
+        #[expect(clippy::wildcard_enum_match_arm, reason = "no other answer tells who one is")]
         match reply {
             Reply::Join(Ok(joined)) => {
                 self.member = joined.member.to_string();
@@ -254,7 +255,7 @@ pub(super) fn show_record(raw: &RawRecord) -> String {
                 members.join(", ")
             )
         }
-        other => format!("{other:?}"),
+        unknown @ Record::Unknown { .. } => format!("{unknown:?}"),
     };
     short(&shown)
 }

@@ -139,6 +139,7 @@ impl World {
     }
 
     fn hear(&mut self, who: usize, reply: Reply) {
+        #[expect(clippy::wildcard_enum_match_arm, reason = "no other answer changes what a client knows")]
         match reply {
             Reply::Join(Ok(joined)) => {
                 let told = self.told.entry(group_of(who)).or_insert(0);
@@ -151,6 +152,7 @@ impl World {
                 );
                 self.clients[who] = Known { member: joined.member, generation: joined.generation };
             }
+            #[expect(clippy::wildcard_enum_match_arm, reason = "other errors are tried again")]
             Reply::Join(Err(refused)) => match refused.error {
                 GroupError::MemberIdRequired => self.clients[who].member = refused.member,
                 GroupError::UnknownMember | GroupError::FencedInstance => {
@@ -168,7 +170,7 @@ impl World {
         JoinGroup {
             group: group(group_of(who)),
             member: if known { self.clients[who].member.clone() } else { "".into() },
-            instance: (who % 4 == 0).then(|| format!("static-{who}").into()),
+            instance: (who.is_multiple_of(4)).then(|| format!("static-{who}").into()),
             client_id: format!("c{who}").into(),
             client_host: "/h".into(),
             session_timeout_ms: 6_000 + 1_000 * who as i32,
@@ -198,7 +200,7 @@ impl World {
                 let request = SyncGroup {
                     group: group(group_of(who)),
                     member: self.clients[who].member.clone(),
-                    instance: (who % 4 == 0).then(|| format!("static-{who}").into()),
+                    instance: (who.is_multiple_of(4)).then(|| format!("static-{who}").into()),
                     generation: self.clients[who].generation + i32::from(generation),
                     protocol_type: None,
                     protocol: None,

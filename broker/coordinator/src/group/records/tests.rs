@@ -203,9 +203,10 @@ fn tombstones_have_a_key_only() {
 #[test]
 fn every_version_that_kafka_has_written_is_read() {
     let key = hex("0000 0001 67 0001 74 00000001");
-    let offset = |value: &str| match Record::decode(&key, Some(&hex(value))).unwrap() {
-        Record::Offset { value: Some(value), .. } => value,
-        other => panic!("{other:?}"),
+    let offset = |value: &str| {
+        let record = Record::decode(&key, Some(&hex(value))).unwrap();
+        let Record::Offset { value: Some(value), .. } = record else { panic!("{record:?}") };
+        value
     };
     let plain =
         StoredOffset { offset: 9, leader_epoch: -1, metadata: "m".into(), committed_at: 8, expires_at: None };
@@ -228,9 +229,10 @@ fn every_version_that_kafka_has_written_is_read() {
         plain
     );
 
-    let group = |value: &str| match Record::decode(&hex("0002 0001 67"), Some(&hex(value))).unwrap() {
-        Record::Group { value: Some(value), .. } => value,
-        other => panic!("{other:?}"),
+    let group = |value: &str| {
+        let record = Record::decode(&hex("0002 0001 67"), Some(&hex(value))).unwrap();
+        let Record::Group { value: Some(value), .. } = record else { panic!("{record:?}") };
+        value
     };
     let member = StoredMember {
         member: "m".into(),

@@ -15,7 +15,7 @@ use felix_protocol::ids::Offset;
 use parking_lot::Mutex;
 
 use crate::data_dir::DataDir;
-use crate::disk::{Disk, DiskFile, DiskFileSystem};
+use crate::disk::{Disk, DiskFile, DiskFileSystem, OpenMode};
 use crate::error::{Doing, FlushError, StorageError};
 use crate::layout::{self, Kind};
 use crate::segment::Segment;
@@ -37,22 +37,58 @@ pub enum FlushMode {
     Filesystem,
 }
 
-/// A file with bytes that are not durable. It is held open: were it closed, an error of the write-back could
-/// go unreported.
+/// A file with bytes that are not durable.
 pub(crate) enum Dirty<D: Disk> {
-    Segment(Arc<Segment<D>>, Arc<D::File>),
-    Other(PathBuf, Arc<D::File>),
+    Segment(Arc<Segment<D>>, Held<D>),
+    Other(PathBuf, Held<D>),
+}
+
+/// A dirty file, held open as long as not too many are: were it closed, an error of the write-back could go
+/// unreported. One that is not held is flushed with the whole file system, whose handle is always open.
+pub(crate) struct Held<D: Disk> {
+    dir: DataDir<D>,
+    file: Option<Arc<D::File>>,
+}
+
+impl<D: Disk> Held<D> {
+    pub(crate) fn new(dir: &DataDir<D>, file: Arc<D::File>) -> Held<D> {
+        let file = dir.handles().hold().then_some(file);
+        Held { dir: dir.clone(), file }
+    }
+
+    fn sync(&self, path: impl Fn() -> PathBuf) -> Result<(), FlushError> {
+        let outcome = match &self.file {
+            Some(file) => file.sync_data(),
+            None => match self.dir.disk().open(&path(), OpenMode::Write) {
+                Ok(file) => file.sync_data(),
+                // Retired and removed meanwhile.
+                Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),
+                Err(error) => Err(error),
+            },
+        };
+        outcome.map_err(|error| failed(&path(), &error))
+    }
+}
+
+impl<D: Disk> Drop for Held<D> {
+    fn drop(&mut self) {
+        if self.file.is_some() {
+            self.dir.handles().release();
+        }
+    }
 }
 
 impl<D: Disk> Dirty<D> {
-    fn sync(&self) -> Result<(), FlushError> {
-        let outcome = match self {
-            Dirty::Segment(_, file) | Dirty::Other(_, file) => file.sync_data(),
-        };
-        outcome.map_err(|error| match self {
-            Dirty::Segment(segment, _) => failed(&segment.path(Kind::Log), &error),
-            Dirty::Other(path, _) => failed(path, &error),
-        })
+    pub(crate) fn sync(&self) -> Result<(), FlushError> {
+        match self {
+            Dirty::Segment(segment, held) => held.sync(|| segment.path(Kind::Log)),
+            Dirty::Other(path, held) => held.sync(|| path.clone()),
+        }
+    }
+
+    fn is_held(&self) -> bool {
+        let (Dirty::Segment(_, held) | Dirty::Other(_, held)) = self;
+        held.file.is_some()
     }
 }
 
@@ -106,7 +142,8 @@ impl<D: Disk> FlushJob<D> {
         for side in std::mem::take(&mut self.side) {
             match layout::write_unsynced(&disk, &self.folder, &side.name, &side.content) {
                 Ok(file) => {
-                    self.dirty.push(Dirty::Other(self.folder.join(&side.name), Arc::new(file)));
+                    let path = self.folder.join(format!("{}{}", side.name, layout::UNFINISHED));
+                    self.dirty.push(Dirty::Other(path, Held::new(&self.dir, Arc::new(file))));
                     written.push(SideWrite { name: side.name, content: Vec::new() });
                 }
                 Err(_) => self.side_failed.store(true, Ordering::Relaxed),
@@ -197,7 +234,10 @@ impl<D: Disk> Flusher<D> {
         let files: usize = jobs.iter().map(|job| job.dirty.len()).sum();
         let folders: usize = jobs.iter().map(|job| job.folders.len()).sum();
         let whole = match self.mode {
-            FlushMode::Auto => self.own && files + folders >= MANY,
+            FlushMode::Auto => {
+                (self.own && files + folders >= MANY)
+                    || !jobs.iter().flat_map(|job| &job.dirty).all(Dirty::is_held)
+            }
             FlushMode::File => false,
             FlushMode::Filesystem => true,
         };

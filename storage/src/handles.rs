@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::io;
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 
 use arc_swap::ArcSwapOption;
@@ -21,6 +21,8 @@ pub(crate) struct Slot<F> {
 /// The files that are open and may be closed.
 pub(crate) struct Handles<D: Disk> {
     limit: usize,
+    /// Files held open beside, because they have bytes that are not flushed.
+    held: AtomicUsize,
     /// A clock: files in the order in which they were opened or spared.
     clock: Mutex<VecDeque<Weak<Slot<D::File>>>>,
 }
@@ -47,7 +49,21 @@ impl<F> Slot<F> {
 
 impl<D: Disk> Handles<D> {
     pub(crate) fn new(limit: usize) -> Handles<D> {
-        Handles { limit: limit.max(8), clock: Mutex::new(VecDeque::new()) }
+        Handles { limit: limit.max(8), held: AtomicUsize::new(0), clock: Mutex::new(VecDeque::new()) }
+    }
+
+    /// Whether one more dirty file may be held open.
+    pub(crate) fn hold(&self) -> bool {
+        let held = self.held.fetch_add(1, Ordering::Relaxed);
+        if held >= self.limit {
+            self.release();
+        }
+        held < self.limit
+    }
+
+    /// A dirty file is held no longer.
+    pub(crate) fn release(&self) {
+        self.held.fetch_sub(1, Ordering::Relaxed);
     }
 
     /// The slot's file, opened when it is not.

@@ -21,7 +21,7 @@ use crate::config::LogConfig;
 use crate::data_dir::DataDir;
 use crate::disk::{Disk, OpenMode, write_all_at};
 use crate::error::{Doing, FlushError, ReadError, StorageError};
-use crate::flush::{Dirty, FlushJob, SideWrite};
+use crate::flush::{Dirty, FlushJob, Held, SideWrite};
 use crate::layout::{self, Kind};
 use crate::producers::{Producers, snapshot};
 use crate::segment::{Home, Segment};
@@ -225,7 +225,7 @@ impl<D: Disk> Log<D> {
         let text = layout::format_partition_metadata(home.partition.topic);
         let file = disk.open(&metadata, OpenMode::Replace).doing("create", &metadata)?;
         write_all_at(&file, text.as_bytes(), 0).doing("write", &metadata)?;
-        pending.dirty.push(Dirty::Other(metadata, Arc::new(file)));
+        pending.dirty.push(Dirty::Other(metadata, Held::new(&home.dir, Arc::new(file))));
         let active = Segment::create(home.clone(), start, reserve(&config))?;
         pending.folders.push(home.dir.path().to_path_buf());
         pending.folders.push(home.folder.clone());
@@ -406,7 +406,7 @@ impl<D: Disk> Log<D> {
         self.producers.expire(now, self.config.producer_expiry_ms);
         self.cut_ragged()?;
         let indexes = self.active.complete_indexes();
-        self.pending.dirty.extend(indexes.into_iter().map(|(path, file)| Dirty::Other(path, file)));
+        self.mark_others_dirty(indexes);
         self.stage_map(false);
         let name = layout::file_name(self.end, Kind::Snapshot);
         let empty = self.shared.segments.load().len() == 1 && self.position == 0;
@@ -442,8 +442,16 @@ impl<D: Disk> Log<D> {
     fn mark_dirty(&mut self, file: Arc<D::File>) {
         if !self.pending.active_dirty {
             self.pending.active_dirty = true;
-            self.pending.dirty.push(Dirty::Segment(self.active.clone(), file));
+            let held = Held::new(&self.shared.home.dir, file);
+            self.pending.dirty.push(Dirty::Segment(self.active.clone(), held));
         }
+    }
+
+    /// Marks side files as holding bytes that are not durable.
+    fn mark_others_dirty(&mut self, files: Vec<(PathBuf, Arc<D::File>)>) {
+        let dir = &self.shared.home.dir;
+        let dirty = files.into_iter().map(|(path, file)| Dirty::Other(path, Held::new(dir, file)));
+        self.pending.dirty.extend(dirty);
     }
 
     fn publish_map(&self) {

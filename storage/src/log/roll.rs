@@ -117,7 +117,7 @@ impl<D: Disk> Log<D> {
                 .retain(|dirty| !matches!(dirty, Dirty::Segment(at, _) if Arc::ptr_eq(at, &old)));
         } else {
             let indexes = old.complete_indexes();
-            self.pending.dirty.extend(indexes.into_iter().map(|(path, file)| Dirty::Other(path, file)));
+            self.mark_others_dirty(indexes);
         }
         segments.push(next);
         self.shared.segments.store(Arc::new(segments));

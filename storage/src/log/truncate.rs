@@ -1,5 +1,6 @@
 //! Cutting the log at its end: a follower giving up what its leader does not have.
 
+use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -108,12 +109,10 @@ impl<D: Disk> Log<D> {
         file.set_len(position).doing("cut", &path)?;
         // Everything that stays becomes durable here, so `synced` may be believed at the new end.
         for dirty in std::mem::take(&mut self.pending.dirty) {
-            match &dirty {
-                Dirty::Segment(segment, _) if Arc::ptr_eq(segment, &last) => {}
-                Dirty::Segment(segment, file) => {
-                    file.sync_data().doing("flush", &segment.path(Kind::Log))?;
-                }
-                Dirty::Other(path, file) => file.sync_data().doing("flush", path)?,
+            if !matches!(&dirty, Dirty::Segment(segment, _) if Arc::ptr_eq(segment, &last)) {
+                dirty.sync().map_err(|error| {
+                    StorageError::io("flush", &error.path, io::Error::other(error.reason))
+                })?;
             }
         }
         file.sync_data().doing("flush", &path)?;

@@ -11,7 +11,7 @@ use super::super::{SideFile, of_reading};
 use super::{Loader, of_walk};
 use crate::disk::{self, Disk, DiskFile, OpenMode, read_up_to, write_all_at};
 use crate::error::{Damaged, Doing, StorageError};
-use crate::flush::{Dirty, SideWrite};
+use crate::flush::{Dirty, Held, SideWrite};
 use crate::layout::{self, Kind};
 use crate::producers::snapshot;
 use crate::segment::Segment;
@@ -66,7 +66,7 @@ impl<D: Disk> Loader<'_, D> {
         self.log.remove_snapshots_above(expected)?;
         for segment in &segments[first..last] {
             let indexes = segment.complete_indexes();
-            self.log.pending.dirty.extend(indexes.into_iter().map(|(path, file)| Dirty::Other(path, file)));
+            self.log.mark_others_dirty(indexes);
         }
         Ok(())
     }
@@ -189,7 +189,8 @@ impl<D: Disk> Loader<'_, D> {
             rewrite(&*file, from, good).doing("write", &path)?;
         }
         if unsynced_from.is_some() || broken.is_some() || good == 0 {
-            self.log.pending.dirty.push(Dirty::Segment(segment.clone(), file));
+            let held = Held::new(&self.log.shared.home.dir, file);
+            self.log.pending.dirty.push(Dirty::Segment(segment.clone(), held));
         }
         Ok((good, broken))
     }

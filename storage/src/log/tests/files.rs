@@ -139,6 +139,7 @@ fn many_idle_logs_cost_little_and_few_open_files() {
         append(log, &batch(1, 50, 5));
     }
     let jobs: Vec<_> = logs.iter_mut().filter_map(Log::flush_job).collect();
+    assert!(disk.counters().open_now <= 100, "half of them because they are dirty");
     let outcomes = flusher.run(jobs);
     assert_eq!(disk.counters().system_syncs, 1, "one flush for all");
     for (log, outcome) in logs.iter_mut().zip(&outcomes) {
@@ -146,6 +147,7 @@ fn many_idle_logs_cost_little_and_few_open_files() {
     }
     assert!(disk.counters().open_now <= 50);
     let jobs: Vec<_> = logs.into_iter().map(|log| log.close_clean(NOW).unwrap()).collect();
+    assert!(disk.counters().open_now <= 100);
     flusher.run(jobs);
     let before = disk.counters();
     let recovered = Recovered { clean: true, mark: 1, synced: 1, ..Recovered::default() };

@@ -42,7 +42,7 @@ use tokio::sync::{oneshot, watch};
 use crate::clock::SystemClock;
 use crate::tasks;
 use flusher::ToFlush;
-use lane::{Lane, LaneContext, LaneSender, Message};
+use lane::{LaneContext, LaneSender, Message};
 use led::Led;
 use report::ControlStore;
 use upkeep::Upkeep;
@@ -133,9 +133,10 @@ impl Partitions {
                 flusher: to_flush.clone(),
                 upkeep: upkeep.clone(),
             };
-            let (lane, sender) = Lane::new(context);
-            threads.push(tasks::thread(&format!("felix-lane-{number}"), move || lane.run())?);
-            lanes.push(sender);
+            let lane = LaneSender::new(context);
+            let thread = lane.clone();
+            threads.push(tasks::thread(&format!("felix-lane-{number}"), move || thread.run())?);
+            lanes.push(lane);
         }
         let opener = Opener {
             dir: setup.dir,

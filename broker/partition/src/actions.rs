@@ -45,6 +45,7 @@ impl<D: Disk, C: Clock, W> Copy<D, C, W> {
                 Action::Opened => {
                     self.published.set_stage(Stage::Open);
                     ports.opened(self.id, self.published.generation());
+                    ports.changed(self.id);
                 }
                 Action::Advance { mark } => self.publish_mark(mark, ports),
                 Action::Release { tickets, vouch } => self.release(tickets, vouch, ports),

@@ -10,7 +10,7 @@ use felix_protocol::ids::{Offset, PartitionId};
 use felix_storage::disk::os::OsDisk;
 use felix_storage::{FlushError, FlushJob, Flusher};
 
-use crate::partitions::lane::{LaneSender, Message};
+use crate::partitions::lane::LaneSender;
 
 /// One log's flush for one lane.
 pub(super) struct ToFlush {
@@ -88,6 +88,6 @@ fn report(lanes: Vec<(LaneSender, PartitionId)>, outcomes: Vec<Result<Offset, Fl
         while let Some(((_, partition), outcome)) = all.next_if(|((next, _), _)| next.same(&lane)) {
             flushed.push(Flushed { partition, outcome });
         }
-        lane.send(Message::Flushed(flushed));
+        lane.flushed(flushed);
     }
 }

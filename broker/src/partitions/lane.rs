@@ -1,535 +1,244 @@
 //! Lanes: a few plain threads, each owning the copies pinned to it.
 //!
-//! One loop drains the mailbox in batches, appends, acknowledges what needs no flush, hands dirty logs to the
-//! flushers and takes their outcomes back as messages. Time is kept for the whole lane: an ordered set of the
-//! copies that wait for something, which is empty on an idle lane, so that it sleeps until a message comes.
+//! A lane's thread drains the mailbox in batches, appends, acknowledges what needs no flush, and hands dirty
+//! logs to the flushers. Time is kept for the whole lane, in an ordered set of the copies that wait for something,
+//! which is empty on an idle lane: then the thread sleeps until a message comes.
 //!
-//! A panic in one partition's work halts that partition, is counted, and touches no other.
+//! Handing a message to another thread and back costs more than a small append does. So while a lane has
+//! nothing to do, a small append is carried out in place, on the thread that brings it, and the outcome of a
+//! flush on the flusher that waited for it; the lane's state is behind a lock that these only ever *try*. Order
+//! is kept because nothing is done in place while a message is queued, and because the lane's thread takes a
+//! message out of the queue only when it holds the lock.
 
-use std::collections::{BTreeSet, HashMap, VecDeque};
-use std::panic::AssertUnwindSafe;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Duration;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::thread::Thread;
 
-use crossbeam_channel::{Receiver, RecvTimeoutError, Sender};
-use felix_partition::actions::Ports;
-use felix_partition::append::{AppendError, Appended};
-use felix_partition::config::PartitionConfig;
-use felix_partition::copy::DeleteRecordsError;
+use crossbeam_channel::{Receiver, Sender};
+use felix_partition::append::{Append, AppendError};
 use felix_protocol::ids::{Generation, PartitionId};
-use felix_protocol::time::{Clock, MonoTime};
-use felix_replication::eligible::Report;
-use felix_replication::halted::HaltReason;
-use tokio::sync::oneshot;
+use felix_protocol::time::MonoTime;
+use parking_lot::Mutex;
 
-use crate::clock::SystemClock;
-use crate::partitions::flusher::{Flushed, ToFlush};
-use crate::partitions::handle::{PartitionHandle, Tenure};
-use crate::partitions::led::Led;
-use crate::partitions::report::ControlStore;
-use crate::partitions::upkeep::Upkeep;
-use crate::partitions::wait::Waits;
-use crate::partitions::{LaneCopy, Writer};
-use crate::tasks;
+use crate::partitions::Writer;
+use crate::partitions::flusher::Flushed;
 
 mod message;
+mod state;
 
-pub(super) use message::{LaneSender, Message};
+pub(super) use message::Message;
+pub(super) use state::LaneContext;
+use state::State;
 
 /// Messages taken in before flushes are started and answers go out.
 const BATCH: usize = 256;
-/// Copies looked after by retention between two looks at the mailbox.
-const RETAIN_SLICE: usize = 32;
 /// Appends that may be queued for one lane.
 const MAX_QUEUED_APPENDS: usize = 16_384;
+/// Larger batches are left to the lane's thread: writing them takes longer than handing them over.
+const IN_PLACE_BYTES: usize = 16 * 1024;
 
-/// How long a lane that is told to stop waits for flushes and other replicas.
-const STOP_WITHIN: Duration = Duration::from_secs(5);
-
-/// A copy with what the lane keeps beside it.
-struct Slot {
-    copy: Box<LaneCopy>,
-    waits: Arc<Waits>,
-    /// Written to or changed since the lane last looked at it.
-    touched: bool,
-    /// Changed since its row was last noted in the table.
-    row_due: bool,
-    /// When the lane looks at it at the latest; its entry in `Lane::due`.
-    due: MonoTime,
+/// The way to a lane. Order is kept; appends are bounded in number, everything else is bounded by what
+/// causes it.
+#[derive(Clone)]
+pub(crate) struct LaneSender {
+    lane: Arc<Lane>,
 }
 
-/// What the lane lends to a copy while it carries out actions.
-struct LanePorts<'a> {
-    lane: &'a LaneSender,
-    waits: &'a Waits,
-    control: &'a dyn ControlStore,
+/// One lane.
+struct Lane {
+    /// `None` once the lane has stopped.
+    state: Mutex<Option<State>>,
+    mailbox: Sender<Message>,
+    /// Taken from only by whoever holds the lock on the state.
+    messages: Receiver<Message>,
+    queued_appends: AtomicUsize,
+    thread: OnceLock<Thread>,
+    /// The thread is about to sleep, or does: whoever queues a message wakes it.
+    asleep: AtomicBool,
+    /// Until when it sleeps without being woken; written under the lock.
+    sleeps_until: AtomicU64,
+    /// Nobody works for the lane any more.
+    ended: AtomicBool,
 }
 
-impl Ports for LanePorts<'_> {
-    type Writer = Writer;
-
-    fn answer(&mut self, writer: Writer, answer: Result<Appended, AppendError>) {
-        // The writer may be gone: its connection was closed. The batch stays where it is.
-        let _ = writer.send(answer);
+impl LaneSender {
+    /// A lane, whose thread is to call [`LaneSender::run`].
+    pub(super) fn new(context: LaneContext) -> LaneSender {
+        let sender = LaneSender { lane: Arc::new(Lane::empty()) };
+        *sender.lane.state.lock() = Some(State::new(sender.clone(), context));
+        sender
     }
 
-    fn report(&mut self, partition: PartitionId, generation: Generation, report: Report) {
-        let (lane, number) = (self.lane.clone(), report.number);
-        let then = move |answer| lane.send(Message::ReportAnswered { partition, generation, number, answer });
-        self.control.report(partition, generation, report, Box::new(then));
+    /// A lane that nobody works for.
+    #[cfg(test)]
+    pub(super) fn unserved() -> LaneSender {
+        LaneSender { lane: Arc::new(Lane::empty()) }
     }
 
-    fn read_key(&mut self, partition: PartitionId, generation: Generation) {
-        let lane = self.lane.clone();
-        let then = move |key| lane.send(Message::KeyRead { partition, generation, key });
-        self.control.read_key(partition, Box::new(then));
+    /// How many messages wait.
+    #[cfg(test)]
+    pub(super) fn queued(&self) -> usize {
+        self.lane.messages.len()
     }
 
-    fn opened(&mut self, _partition: PartitionId, _generation: Generation) {}
-
-    fn moved(&mut self, _partition: PartitionId, mark_bytes: u64, stable_bytes: u64) {
-        self.waits.moved(mark_bytes, stable_bytes);
+    /// Works until a stop message has been carried out.
+    pub(super) fn run(&self) {
+        let lane = &self.lane;
+        let _ended = End(lane);
+        // Nobody else sets it.
+        let _ = lane.thread.set(std::thread::current());
+        while let Some((due, now)) = lane.work() {
+            if due <= now {
+                continue;
+            }
+            lane.asleep.store(true, Ordering::SeqCst);
+            // Whoever queued before that saw a thread awake, and did not wake it.
+            if lane.messages.is_empty() {
+                if due == MonoTime::NEVER {
+                    std::thread::park();
+                } else {
+                    std::thread::park_timeout(due.since(now));
+                }
+            }
+            lane.asleep.store(false, Ordering::SeqCst);
+        }
     }
 
-    fn changed(&mut self, _partition: PartitionId) {
-        self.waits.wake_all();
+    /// Takes a write: carries it out, queues it, or answers it at once when too many wait.
+    pub(crate) fn append(
+        &self,
+        partition: PartitionId,
+        generation: Generation,
+        append: Append,
+        answer: Writer,
+    ) {
+        let small = append.batch.bytes().len() <= IN_PLACE_BYTES;
+        let message = Message::Append { partition, generation, append, answer };
+        let message = if small { self.lane.in_place(message, true) } else { Some(message) };
+        let Some(message) = message else { return };
+        if self.lane.queued_appends.fetch_add(1, Ordering::Relaxed) >= MAX_QUEUED_APPENDS {
+            self.lane.queued_appends.fetch_sub(1, Ordering::Relaxed);
+            if let Message::Append { answer, .. } = message {
+                // The writer may be gone; then nobody needs the answer.
+                let _ = answer.send(Err(AppendError::Busy));
+            }
+            return;
+        }
+        self.send(message);
+    }
+
+    /// Takes the outcomes of flushes; in what order with other messages does not matter.
+    pub(super) fn flushed(&self, flushed: Vec<Flushed>) {
+        if let Some(message) = self.lane.in_place(Message::Flushed(flushed), false) {
+            self.send(message);
+        }
+    }
+
+    /// Whether both lead to the same lane.
+    pub(crate) fn same(&self, other: &LaneSender) -> bool {
+        Arc::ptr_eq(&self.lane, &other.lane)
+    }
+
+    /// Queues a message. A lane that is gone has stopped with the broker: then it is dropped, and its answer
+    /// with it.
+    pub(crate) fn send(&self, message: Message) {
+        // The lane holds a receiver itself: this cannot fail.
+        let _ = self.lane.mailbox.send(message);
+        if self.lane.asleep.swap(false, Ordering::SeqCst) {
+            self.lane.wake();
+        }
+        if self.lane.ended.load(Ordering::SeqCst) {
+            self.lane.drop_messages();
+        }
     }
 }
 
-/// What a lane works with, shared with its siblings.
-pub(super) struct LaneContext {
-    pub(super) clock: SystemClock,
-    pub(super) led: Arc<Led>,
-    pub(super) control: Arc<dyn ControlStore>,
-    pub(super) flusher: Sender<ToFlush>,
-    pub(super) upkeep: Upkeep,
-}
+/// Leaves no message behind when the lane's thread ends, be it by a panic: whoever waits for an answer notices
+/// that it was dropped.
+struct End<'a>(&'a Lane);
 
-/// One lane: runs on its own thread until it is told to stop.
-pub(super) struct Lane {
-    queue: Receiver<Message>,
-    queued_appends: Arc<AtomicUsize>,
-    sender: LaneSender,
-    context: LaneContext,
-    slots: HashMap<PartitionId, Slot>,
-    touched: Vec<PartitionId>,
-    /// Copies with a due time, earliest first. Invariant: exactly those whose `Slot::due` is not "never".
-    due: BTreeSet<(MonoTime, PartitionId)>,
-    retaining: VecDeque<PartitionId>,
-    /// Whether the upkeep was told that rows of this lane changed.
-    rows_announced: bool,
-    /// Set once the lane was told to stop.
-    stopping: Option<Stopping>,
-}
-
-/// A lane that finishes what it has taken in.
-struct Stopping {
-    answer: Sender<Vec<message::Closed>>,
-    /// It closes then, whatever is still waited for.
-    deadline: MonoTime,
+impl Drop for End<'_> {
+    fn drop(&mut self) {
+        // Breaks the circle of a lane whose state knows the way to itself.
+        let state = self.0.state.lock().take();
+        self.0.ended.store(true, Ordering::SeqCst);
+        self.0.drop_messages();
+        drop(state);
+    }
 }
 
 impl Lane {
-    /// A lane and the way to it.
-    pub(super) fn new(context: LaneContext) -> (Lane, LaneSender) {
-        let (queue_sender, queue) = crossbeam_channel::unbounded();
-        let queued_appends = Arc::new(AtomicUsize::new(0));
-        let sender = LaneSender::new(queue_sender, Arc::clone(&queued_appends), MAX_QUEUED_APPENDS);
-        let lane = Lane {
-            queue,
-            queued_appends,
-            sender: sender.clone(),
-            context,
-            slots: HashMap::new(),
-            touched: Vec::new(),
-            due: BTreeSet::new(),
-            retaining: VecDeque::new(),
-            rows_announced: false,
-            stopping: None,
-        };
-        (lane, sender)
-    }
-
-    /// Works until a stop message has been carried out or every sender is gone.
-    pub(super) fn run(mut self) {
-        while let Some(first) = self.next_message() {
-            let mut message = first;
-            let mut taken = 0;
-            while let Some(next) = message {
-                self.take(next);
-                taken += 1;
-                message = if taken < BATCH { self.queue.try_recv().ok() } else { None };
-            }
-            self.retain_some();
-            self.wake_due();
-            self.finish_batch();
-            if self.stopped() {
-                return;
-            }
+    fn empty() -> Lane {
+        let (mailbox, messages) = crossbeam_channel::unbounded();
+        Lane {
+            state: Mutex::new(None),
+            mailbox,
+            messages,
+            queued_appends: AtomicUsize::new(0),
+            thread: OnceLock::new(),
+            asleep: AtomicBool::new(false),
+            sleeps_until: AtomicU64::new(0),
+            ended: AtomicBool::new(false),
         }
     }
 
-    /// The next message; `Some(None)` when time came first, `None` when nobody can send any more.
-    fn next_message(&self) -> Option<Option<Message>> {
-        if !self.retaining.is_empty() {
-            return Some(self.queue.try_recv().ok());
-        }
-        let due = self.due.first().map_or(MonoTime::NEVER, |(due, _)| *due);
-        let due = self.stopping.as_ref().map_or(due, |stopping| due.min(stopping.deadline));
-        if due == MonoTime::NEVER {
-            return self.queue.recv().ok().map(Some);
-        }
-        let wait = due.since(self.context.clock.now());
-        match self.queue.recv_timeout(wait) {
-            Ok(message) => Some(Some(message)),
-            Err(RecvTimeoutError::Timeout) => Some(None),
-            Err(RecvTimeoutError::Disconnected) => None,
+    fn drop_messages(&self) {
+        while self.messages.try_recv().is_ok() {}
+    }
+
+    /// Wakes the thread, or keeps it from falling asleep once.
+    fn wake(&self) {
+        if let Some(thread) = self.thread.get() {
+            thread.unpark();
         }
     }
 
-    /// Carries one message out.
-    fn take(&mut self, message: Message) {
-        match message {
-            Message::Append { partition, generation, append, answer } => {
-                self.queued_appends.fetch_sub(1, Ordering::Relaxed);
-                match self.slots.get(&partition) {
-                    Some(_) if self.stopping.is_none() => self.work(&partition, |copy, ports| {
-                        copy.append(generation, append, answer, ports);
-                    }),
-                    // The writer may be gone.
-                    _ => drop(answer.send(Err(AppendError::NotLeader))),
-                }
-            }
-            Message::Flushed(flushed) => self.flushed(flushed),
-            Message::ReportAnswered { partition, generation, number, answer } => {
-                self.work(&partition, |copy, ports| {
-                    copy.report_answered(generation, number, answer, ports);
-                });
-            }
-            Message::KeyRead { partition, generation, key } => {
-                self.work(&partition, |copy, ports| copy.key_read(generation, key, ports));
-            }
-            Message::DeleteRecords { partition, to, answer } => self.delete_records(partition, to, answer),
-            Message::Producers { partition, answer } => {
-                if let Some(slot) = self.slots.get(&partition) {
-                    // Whoever asked may be gone.
-                    let _ = answer.send(Ok(slot.copy.describe_producers()));
-                }
-            }
-            Message::Adopt { copy, key } => self.adopt(copy, key),
-            Message::Lead { partition, generation, key } => {
-                self.work(&partition, |copy, ports| {
-                    copy.accepted(generation, ports);
-                    copy.lead(key, ports);
-                });
-                self.publish(&partition);
-            }
-            Message::End { partition, generation } => self.end(partition, generation),
-            Message::Configure { partition, config } => self.configure(partition, config),
-            Message::Delete { partition, answer } => self.delete(partition, &answer),
-            Message::Retain => {
-                self.retaining = self.slots.keys().copied().collect::<BTreeSet<_>>().into_iter().collect()
-            }
-            Message::CollectRows => self.collect_rows(),
-            #[cfg(test)]
-            Message::Break { partition } => self.work(&partition, |_, _| panic!("on purpose")),
-            #[cfg(test)]
-            Message::Abandon => {
-                let (answer, _) = crossbeam_channel::bounded(1);
-                self.slots.clear();
-                self.stopping = Some(Stopping { answer, deadline: MonoTime(0) });
-            }
-            Message::Stop { answer } => {
-                let deadline = self.context.clock.now().after(STOP_WITHIN);
-                self.stopping = Some(Stopping { answer, deadline });
-            }
-        }
-    }
-
-    /// Runs `body` on a copy, if the lane has it, with its ports. A panic halts the copy alone.
-    fn work(&mut self, partition: &PartitionId, body: impl FnOnce(&mut LaneCopy, &mut LanePorts<'_>)) {
-        let Some(slot) = self.slots.get_mut(partition) else { return };
-        let mut ports =
-            LanePorts { lane: &self.sender, waits: &slot.waits, control: self.context.control.as_ref() };
-        let copy = &mut slot.copy;
-        let outcome = std::panic::catch_unwind(AssertUnwindSafe(|| body(copy, &mut ports)));
-        if !slot.touched {
-            slot.touched = true;
-            self.touched.push(*partition);
-        }
-        if let Err(payload) = outcome {
-            tasks::report_panic(&format!("partition {partition}"), payload.as_ref());
-            self.halt(partition, HaltReason::Broken);
-        }
-    }
-
-    fn halt(&mut self, partition: &PartitionId, reason: HaltReason) {
-        let Some(slot) = self.slots.get_mut(partition) else { return };
-        let mut ports =
-            LanePorts { lane: &self.sender, waits: &slot.waits, control: self.context.control.as_ref() };
-        let copy = &mut slot.copy;
-        let halted = std::panic::catch_unwind(AssertUnwindSafe(|| copy.halt(reason, &mut ports)));
-        let generation = slot.copy.published().generation();
-        self.context.led.halted(partition, generation, slot.copy.published().log_end(), reason);
-        if halted.is_err() {
-            // Not even that works: forget it. Writers' answers are dropped with it, which they notice.
-            self.forget(partition);
-        }
-    }
-
-    fn forget(&mut self, partition: &PartitionId) -> Option<Slot> {
-        let slot = self.slots.remove(partition)?;
-        self.due.remove(&(slot.due, *partition));
-        self.context.led.remove(partition);
-        Some(slot)
-    }
-
-    fn adopt(&mut self, copy: Box<LaneCopy>, key: felix_replication::eligible::KeyState) {
-        let partition = copy.id();
-        self.forget(&partition);
-        let slot = Slot {
-            copy,
-            waits: Arc::new(Waits::default()),
-            touched: false,
-            row_due: false,
-            due: MonoTime::NEVER,
-        };
-        self.slots.insert(partition, slot);
-        self.work(&partition, |copy, ports| copy.lead(key, ports));
-        self.publish(&partition);
-    }
-
-    /// Makes the tenure findable.
-    fn publish(&self, partition: &PartitionId) {
-        let Some(slot) = self.slots.get(partition) else { return };
-        let tenure = Tenure {
-            id: *partition,
-            published: Arc::clone(slot.copy.published()),
-            reader: slot.copy.reader(),
-            waits: Arc::clone(&slot.waits),
-            lane: self.sender.clone(),
-            lease: self.context.led.lease.clone(),
-            clock: self.context.clock,
-        };
-        self.context.led.insert(PartitionHandle { shared: Arc::new(tenure) });
-    }
-
-    fn end(&mut self, partition: PartitionId, generation: Generation) {
-        let Some(slot) = self.slots.get(&partition) else { return };
-        if slot.copy.published().generation() <= generation {
-            self.context.led.remove(&partition);
-            self.work(&partition, |copy, ports| copy.end_tenure(ports));
-        }
-    }
-
-    fn flushed(&mut self, flushed: Vec<Flushed>) {
-        for Flushed { partition, outcome } in flushed {
-            if let Err(error) = &outcome {
-                self.context.led.fatal(error);
-            }
-            self.work(&partition, |copy, ports| copy.flushed(&outcome, ports));
-            if outcome.is_err() {
-                self.halt(&partition, HaltReason::Storage);
-            }
-        }
-    }
-
-    fn configure(&mut self, partition: PartitionId, config: Arc<PartitionConfig>) {
-        let mut first = None;
-        self.work(&partition, |copy, ports| {
-            if !copy.configure(Arc::clone(&config), ports) {
-                first = Some(copy.row_counting_unsynced());
-            }
-        });
-        if let Some(row) = first {
-            // Again, once the table says durably that bytes without a flush are counted here.
-            let lane = self.sender.clone();
-            self.context.upkeep.note_row_then(partition, row, move |noted| match noted {
-                Ok(()) => lane.send(Message::Configure { partition, config }),
-                Err(error) => {
-                    tracing::warn!(%partition, %error, "a partition keeps its stricter flush policy");
-                }
-            });
-        }
-    }
-
-    fn delete_records(
-        &mut self,
-        partition: PartitionId,
-        to: felix_partition::copy::DeleteTo,
-        answer: oneshot::Sender<Result<i64, DeleteRecordsError>>,
-    ) {
-        let mut deleted = None;
-        self.work(&partition, |copy, ports| {
-            deleted = Some(copy.delete_records(to, ports).map(|start| (start, copy.row())));
-        });
-        match deleted {
-            Some(Ok((start, row))) => {
-                // Answered once the new start is durable: it must not come back after a restart.
-                self.context.upkeep.note_row_then(partition, row, move |noted| {
-                    let _ = answer.send(match noted {
-                        Ok(()) => Ok(start),
-                        Err(error) => Err(DeleteRecordsError::Storage(error.to_string())),
-                    });
-                });
-                self.retaining.push_back(partition);
-            }
-            Some(Err(error)) => drop(answer.send(Err(error))),
-            None => drop(answer.send(Err(DeleteRecordsError::NotLeader))),
-        }
-    }
-
-    fn delete(&mut self, partition: PartitionId, answer: &Sender<message::DeletedCopy>) {
-        let deleted = self.forget(&partition).map(|slot| {
-            let mut ports =
-                LanePorts { lane: &self.sender, waits: &slot.waits, control: self.context.control.as_ref() };
-            slot.copy.delete(&mut ports)
-        });
-        // The reconciler waits for this; if it is gone, the broker stops and the next start deletes again.
-        let _ = answer.send(deleted);
-    }
-
-    /// Retention, a slice of copies at a time.
-    fn retain_some(&mut self) {
-        let wall = self.context.clock.wall();
-        for _ in 0..RETAIN_SLICE {
-            let Some(partition) = self.retaining.pop_front() else { return };
-            let mut retired = None;
-            self.work(&partition, |copy, ports| {
-                if copy.halted().is_none() {
-                    retired = Some((copy.retain(wall, ports), copy.row()));
-                }
-            });
-            match retired {
-                Some((Ok(retired), row)) if !retired.is_empty() => {
-                    self.context.upkeep.retire(partition, row, retired);
-                }
-                Some((Err(error), _)) => {
-                    tracing::warn!(%partition, %error, "retention of a partition failed; it is tried again");
-                }
-                _ => {}
-            }
-        }
-    }
-
-    /// Copies whose time has come get a tick, and a chance to flush by time.
-    fn wake_due(&mut self) {
-        if self.due.is_empty() {
-            return;
-        }
-        let now = self.context.clock.now();
-        while let Some((due, partition)) = self.due.first().copied()
-            && due <= now
+    /// The thread's share: a batch of messages and whatever is due. Says when the next thing is due, and what
+    /// time it is; `None` once the lane has stopped.
+    fn work(&self) -> Option<(MonoTime, MonoTime)> {
+        let mut guard = self.state.lock();
+        let state = guard.as_mut()?;
+        let mut taken = 0;
+        while taken < BATCH
+            && let Ok(message) = self.messages.try_recv()
         {
-            self.due.pop_first();
-            if let Some(slot) = self.slots.get_mut(&partition) {
-                slot.due = MonoTime::NEVER;
+            if matches!(message, Message::Append { .. }) {
+                self.queued_appends.fetch_sub(1, Ordering::Relaxed);
             }
-            self.work(&partition, |copy, ports| copy.tick(ports));
+            state.take(message);
+            taken += 1;
         }
+        state.keep_time();
+        state.finish_batch();
+        if state.stopped() {
+            return None;
+        }
+        let due = if taken == BATCH { MonoTime(0) } else { state.due() };
+        self.sleeps_until.store(due.0, Ordering::Relaxed);
+        Some((due, state.now()))
     }
 
-    /// After a batch: acknowledges what counts already, starts flushes, notes due times.
-    fn finish_batch(&mut self) {
-        if self.touched.is_empty() {
-            return;
+    /// Carries a message out here and now, if nobody works for the lane at the moment; gives it back if not.
+    /// With `ordered`, nothing that was queued before is overtaken.
+    fn in_place(&self, message: Message, ordered: bool) -> Option<Message> {
+        let Some(mut guard) = self.state.try_lock() else { return Some(message) };
+        let Some(state) = guard.as_mut() else { return Some(message) };
+        if ordered && !self.messages.is_empty() {
+            return Some(message);
         }
-        let now = self.context.clock.now();
-        let mut jobs = Vec::new();
-        let mut touched = std::mem::take(&mut self.touched);
-        for partition in touched.drain(..) {
-            self.work(&partition, |copy, ports| {
-                copy.settle(ports);
-                if let Some(job) = copy.take_flush(now, false) {
-                    jobs.push((partition, job));
-                }
-            });
-            let Some(slot) = self.slots.get_mut(&partition) else { continue };
-            slot.touched = false;
-            slot.row_due = true;
-            let due = slot.copy.next_due();
-            // An entry that fires too early costs one look; moving it at each append would cost more.
-            if due < slot.due {
-                self.due.remove(&(slot.due, partition));
-                slot.due = due;
-                self.due.insert((due, partition));
-            }
+        state.take(message);
+        state.finish_batch();
+        // The thread may sleep longer than what has become due now; and it alone ends a lane that stops.
+        let due = state.due();
+        let early = due.0 < self.sleeps_until.load(Ordering::Relaxed);
+        let wake = early || state.is_stopping();
+        if early {
+            self.sleeps_until.store(due.0, Ordering::Relaxed);
         }
-        self.touched = touched;
-        for (partition, job) in jobs {
-            // Flushers end after the lanes.
-            let _ = self.context.flusher.send(ToFlush { lane: self.sender.clone(), partition, job });
+        drop(guard);
+        if wake {
+            self.wake();
         }
-        if !self.rows_announced {
-            self.rows_announced = true;
-            self.context.upkeep.rows_changed(self.sender.clone());
-        }
+        None
     }
-
-    /// Gives the changed rows to the upkeep.
-    fn collect_rows(&mut self) {
-        self.rows_announced = false;
-        let mut rows = Vec::new();
-        for (partition, slot) in sorted(&mut self.slots) {
-            if std::mem::take(&mut slot.row_due)
-                && let Some(row) = slot.copy.take_changed_row()
-            {
-                rows.push((partition, row));
-            }
-        }
-        self.context.upkeep.note_rows(rows);
-    }
-
-    /// When told to stop: flushes and answers what was taken in, then ends every tenure and hands over what
-    /// is left. Returns whether that is done.
-    fn stopped(&mut self) -> bool {
-        let Some(stopping) = self.stopping.take() else { return false };
-        let now = self.context.clock.now();
-        if now < stopping.deadline && !self.is_quiet(now) {
-            self.stopping = Some(stopping);
-            return false;
-        }
-        // Whoever stops the lanes waits for this.
-        let _ = stopping.answer.send(self.close_all());
-        true
-    }
-
-    /// Whether no writer waits and no flush is under way; starts the flushes that are left.
-    fn is_quiet(&mut self, now: MonoTime) -> bool {
-        let mut quiet = true;
-        for (partition, slot) in sorted(&mut self.slots) {
-            if let Some(job) = slot.copy.take_flush(now, true) {
-                let _ = self.context.flusher.send(ToFlush { lane: self.sender.clone(), partition, job });
-            }
-            quiet &= slot.copy.is_quiet();
-        }
-        quiet
-    }
-
-    fn close_all(&mut self) -> Vec<message::Closed> {
-        let mut closed = Vec::new();
-        let partitions: BTreeSet<PartitionId> = self.slots.keys().copied().collect();
-        for partition in partitions {
-            let Some(slot) = self.forget(&partition) else { continue };
-            if slot.copy.halted().is_some() {
-                continue;
-            }
-            let mut ports =
-                LanePorts { lane: &self.sender, waits: &slot.waits, control: self.context.control.as_ref() };
-            let Slot { copy, .. } = slot;
-            match std::panic::catch_unwind(AssertUnwindSafe(|| copy.close(&mut ports))) {
-                Ok(Ok(closing)) => closed.push(closing),
-                Ok(Err(error)) => tracing::error!(%partition, %error, "a partition could not be closed"),
-                Err(payload) => tasks::report_panic("closing a partition", payload.as_ref()),
-            }
-        }
-        closed
-    }
-}
-
-fn sorted(slots: &mut HashMap<PartitionId, Slot>) -> impl Iterator<Item = (PartitionId, &mut Slot)> {
-    let mut all: Vec<_> = slots.iter_mut().map(|(partition, slot)| (*partition, slot)).collect();
-    all.sort_by_key(|(partition, _)| *partition);
-    all.into_iter()
 }

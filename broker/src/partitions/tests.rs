@@ -369,16 +369,14 @@ fn a_weaker_flush_policy_takes_effect_once_it_is_noted() {
 
 #[test]
 fn more_appends_than_a_lane_queues_are_refused_at_once() {
-    let (queue, messages) = crossbeam_channel::unbounded();
-    let lane = LaneSender::for_test(queue, 2);
-    let mut answers: Vec<_> = (0..3)
-        .map(|_| {
-            let (answer, receiver) = oneshot::channel();
-            lane.append(partition(0), Generation::ZERO, append(batch(1), Acks::All), answer);
-            receiver
-        })
-        .collect();
-    assert_eq!(messages.len(), 2);
-    assert_eq!(answers.pop().unwrap().try_recv().unwrap(), Err(AppendError::Busy));
-    assert!(answers.pop().unwrap().try_recv().is_err(), "the others wait");
+    let lane = LaneSender::unserved();
+    let submit = || {
+        let (answer, receiver) = oneshot::channel();
+        lane.append(partition(0), Generation::ZERO, append(batch(1), Acks::All), answer);
+        receiver
+    };
+    let mut queued: Vec<_> = (0..16_384).map(|_| submit()).collect();
+    assert_eq!(submit().try_recv().unwrap(), Err(AppendError::Busy));
+    assert_eq!(lane.queued(), queued.len());
+    assert!(queued.iter_mut().all(|answer| answer.try_recv().is_err()), "the others wait");
 }

@@ -1,10 +1,9 @@
-//! What a lane is asked, and the way to it.
+//! What a lane is asked.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crossbeam_channel::Sender;
-use felix_partition::append::{Append, AppendError};
+use felix_partition::append::Append;
 use felix_partition::config::PartitionConfig;
 use felix_partition::copy::{Closing, DeleteRecordsError, DeleteTo};
 use felix_protocol::ids::{Generation, Offset, PartitionId};
@@ -66,57 +65,4 @@ pub(crate) enum Message {
     Abandon,
     /// Finish what was taken in, close every copy, and end.
     Stop { answer: Sender<Vec<Closed>> },
-}
-
-/// The way to a lane. Order is kept; appends are bounded in number, everything else is bounded by what
-/// causes it.
-#[derive(Clone)]
-pub(crate) struct LaneSender {
-    queue: Sender<Message>,
-    queued_appends: Arc<AtomicUsize>,
-    max_queued_appends: usize,
-}
-
-impl LaneSender {
-    pub(super) fn new(
-        queue: Sender<Message>,
-        queued_appends: Arc<AtomicUsize>,
-        max_queued_appends: usize,
-    ) -> LaneSender {
-        LaneSender { queue, queued_appends, max_queued_appends }
-    }
-
-    /// A way to nowhere.
-    #[cfg(test)]
-    pub(crate) fn for_test(queue: Sender<Message>, max_queued_appends: usize) -> LaneSender {
-        LaneSender { queue, queued_appends: Arc::default(), max_queued_appends }
-    }
-
-    /// Queues a write, or answers it at once when too many wait or the lane is gone.
-    pub(crate) fn append(
-        &self,
-        partition: PartitionId,
-        generation: Generation,
-        append: Append,
-        answer: Writer,
-    ) {
-        if self.queued_appends.fetch_add(1, Ordering::Relaxed) >= self.max_queued_appends {
-            self.queued_appends.fetch_sub(1, Ordering::Relaxed);
-            // The writer may be gone; then nobody needs the answer.
-            let _ = answer.send(Err(AppendError::Busy));
-            return;
-        }
-        // If the lane is gone, the answer is dropped with the message, and the writer notices.
-        self.send(Message::Append { partition, generation, append, answer });
-    }
-
-    /// Whether both lead to the same lane.
-    pub(crate) fn same(&self, other: &LaneSender) -> bool {
-        self.queue.same_channel(&other.queue)
-    }
-
-    /// Queues anything else. A lane that is gone has stopped with the broker: nobody needs it any more.
-    pub(crate) fn send(&self, message: Message) {
-        let _ = self.queue.send(message);
-    }
 }

@@ -75,7 +75,16 @@ impl Life {
     }
 
     fn get(&self, topic: TopicId, index: i32) -> PartitionHandle {
-        self.broker.partitions.get(&PartitionId { topic, index }).unwrap()
+        let handle = self.broker.partitions.get(&PartitionId { topic, index }).unwrap();
+        // The view may show the opening a moment before the lane hears of it.
+        let wait = FetchWait::new(1);
+        let _kept = handle.register(&wait, Isolation::ReadUncommitted).unwrap();
+        self.broker.runtime.block_on(async {
+            while !(handle.latest_known() && handle.stage() == Stage::Open) {
+                wait.woken().await;
+            }
+        });
+        handle
     }
 
     /// A clean stop, in the order of the server.

@@ -1,0 +1,502 @@
+//! What a lane owns, and what it does with each message.
+//!
+//! A panic in one partition's work halts that partition, is counted, and touches no other.
+
+use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crossbeam_channel::Sender;
+use felix_partition::actions::Ports;
+use felix_partition::append::{AppendError, Appended};
+use felix_partition::config::PartitionConfig;
+use felix_partition::copy::DeleteRecordsError;
+use felix_protocol::ids::{Generation, PartitionId};
+use felix_protocol::time::{Clock, MonoTime};
+use felix_replication::eligible::Report;
+use felix_replication::halted::HaltReason;
+use tokio::sync::oneshot;
+
+use crate::clock::SystemClock;
+use crate::partitions::flusher::{Flushed, ToFlush};
+use crate::partitions::handle::{PartitionHandle, Tenure};
+use crate::partitions::lane::LaneSender;
+use crate::partitions::lane::message::{Closed, DeletedCopy, Message};
+use crate::partitions::led::Led;
+use crate::partitions::report::ControlStore;
+use crate::partitions::upkeep::Upkeep;
+use crate::partitions::wait::Waits;
+use crate::partitions::{LaneCopy, Writer};
+use crate::tasks;
+
+/// Copies looked after by retention between two looks at the mailbox.
+const RETAIN_SLICE: usize = 32;
+
+/// How long a lane that is told to stop waits for flushes and other replicas.
+const STOP_WITHIN: Duration = Duration::from_secs(5);
+
+/// A copy with what the lane keeps beside it.
+struct Slot {
+    copy: Box<LaneCopy>,
+    waits: Arc<Waits>,
+    /// Written to or changed since the lane last looked at it.
+    touched: bool,
+    /// Changed since its row was last noted in the table.
+    row_due: bool,
+    /// When the lane looks at it at the latest; its entry in `Lane::due`.
+    due: MonoTime,
+}
+
+/// What the lane lends to a copy while it carries out actions.
+struct LanePorts<'a> {
+    lane: &'a LaneSender,
+    waits: &'a Waits,
+    control: &'a dyn ControlStore,
+}
+
+impl Ports for LanePorts<'_> {
+    type Writer = Writer;
+
+    fn answer(&mut self, writer: Writer, answer: Result<Appended, AppendError>) {
+        // The writer may be gone: its connection was closed. The batch stays where it is.
+        let _ = writer.send(answer);
+    }
+
+    fn report(&mut self, partition: PartitionId, generation: Generation, report: Report) {
+        let (lane, number) = (self.lane.clone(), report.number);
+        let then = move |answer| lane.send(Message::ReportAnswered { partition, generation, number, answer });
+        self.control.report(partition, generation, report, Box::new(then));
+    }
+
+    fn read_key(&mut self, partition: PartitionId, generation: Generation) {
+        let lane = self.lane.clone();
+        let then = move |key| lane.send(Message::KeyRead { partition, generation, key });
+        self.control.read_key(partition, Box::new(then));
+    }
+
+    fn opened(&mut self, _partition: PartitionId, _generation: Generation) {}
+
+    fn moved(&mut self, _partition: PartitionId, mark_bytes: u64, stable_bytes: u64) {
+        self.waits.moved(mark_bytes, stable_bytes);
+    }
+
+    fn changed(&mut self, _partition: PartitionId) {
+        self.waits.wake_all();
+    }
+}
+
+/// What a lane works with, shared with its siblings.
+pub(crate) struct LaneContext {
+    pub(crate) clock: SystemClock,
+    pub(crate) led: Arc<Led>,
+    pub(crate) control: Arc<dyn ControlStore>,
+    pub(crate) flusher: Sender<ToFlush>,
+    pub(crate) upkeep: Upkeep,
+}
+
+/// A lane's copies.
+pub(super) struct State {
+    sender: LaneSender,
+    context: LaneContext,
+    slots: HashMap<PartitionId, Slot>,
+    touched: Vec<PartitionId>,
+    /// Copies with a due time, earliest first. Invariant: exactly those whose `Slot::due` is not "never".
+    due: BTreeSet<(MonoTime, PartitionId)>,
+    retaining: VecDeque<PartitionId>,
+    /// Whether the upkeep was told that rows of this lane changed.
+    rows_announced: bool,
+    /// Set once the lane was told to stop.
+    stopping: Option<Stopping>,
+}
+
+/// A lane that finishes what it has taken in.
+struct Stopping {
+    answer: Sender<Vec<Closed>>,
+    /// It closes then, whatever is still waited for.
+    deadline: MonoTime,
+}
+
+impl State {
+    pub(super) fn new(sender: LaneSender, context: LaneContext) -> State {
+        State {
+            sender,
+            context,
+            slots: HashMap::new(),
+            touched: Vec::new(),
+            due: BTreeSet::new(),
+            retaining: VecDeque::new(),
+            rows_announced: false,
+            stopping: None,
+        }
+    }
+
+    /// When there is something to do without a message: at once, at a time, or never.
+    pub(super) fn due(&self) -> MonoTime {
+        if !self.retaining.is_empty() {
+            return MonoTime(0);
+        }
+        let due = self.due.first().map_or(MonoTime::NEVER, |(due, _)| *due);
+        self.stopping.as_ref().map_or(due, |stopping| due.min(stopping.deadline))
+    }
+
+    /// Whether the lane was told to stop.
+    pub(super) fn is_stopping(&self) -> bool {
+        self.stopping.is_some()
+    }
+
+    /// The time, for whoever sleeps until [`State::due`].
+    pub(super) fn now(&self) -> MonoTime {
+        self.context.clock.now()
+    }
+
+    /// What time asks for: a slice of retention, ticks, flushes by time.
+    pub(super) fn keep_time(&mut self) {
+        self.retain_some();
+        self.wake_due();
+    }
+
+    /// Carries one message out.
+    pub(super) fn take(&mut self, message: Message) {
+        match message {
+            Message::Append { partition, generation, append, answer } => {
+                match self.slots.get(&partition) {
+                    Some(_) if self.stopping.is_none() => self.work(&partition, |copy, ports| {
+                        copy.append(generation, append, answer, ports);
+                    }),
+                    // The writer may be gone.
+                    _ => drop(answer.send(Err(AppendError::NotLeader))),
+                }
+            }
+            Message::Flushed(flushed) => self.flushed(flushed),
+            Message::ReportAnswered { partition, generation, number, answer } => {
+                self.work(&partition, |copy, ports| {
+                    copy.report_answered(generation, number, answer, ports);
+                });
+            }
+            Message::KeyRead { partition, generation, key } => {
+                self.work(&partition, |copy, ports| copy.key_read(generation, key, ports));
+            }
+            Message::DeleteRecords { partition, to, answer } => self.delete_records(partition, to, answer),
+            Message::Producers { partition, answer } => {
+                if let Some(slot) = self.slots.get(&partition) {
+                    // Whoever asked may be gone.
+                    let _ = answer.send(Ok(slot.copy.describe_producers()));
+                }
+            }
+            Message::Adopt { copy, key } => self.adopt(copy, key),
+            Message::Lead { partition, generation, key } => {
+                self.work(&partition, |copy, ports| {
+                    copy.accepted(generation, ports);
+                    copy.lead(key, ports);
+                });
+                self.publish(&partition);
+            }
+            Message::End { partition, generation } => self.end(partition, generation),
+            Message::Configure { partition, config } => self.configure(partition, config),
+            Message::Delete { partition, answer } => self.delete(partition, &answer),
+            Message::Retain => {
+                self.retaining = self.slots.keys().copied().collect::<BTreeSet<_>>().into_iter().collect()
+            }
+            Message::CollectRows => self.collect_rows(),
+            #[cfg(test)]
+            Message::Break { partition } => self.work(&partition, |_, _| panic!("on purpose")),
+            #[cfg(test)]
+            Message::Abandon => {
+                let (answer, _) = crossbeam_channel::bounded(1);
+                self.slots.clear();
+                self.stopping = Some(Stopping { answer, deadline: MonoTime(0) });
+            }
+            Message::Stop { answer } => {
+                let deadline = self.context.clock.now().after(STOP_WITHIN);
+                self.stopping = Some(Stopping { answer, deadline });
+            }
+        }
+    }
+
+    /// Runs `body` on a copy, if the lane has it, with its ports. A panic halts the copy alone.
+    fn work(&mut self, partition: &PartitionId, body: impl FnOnce(&mut LaneCopy, &mut LanePorts<'_>)) {
+        let Some(slot) = self.slots.get_mut(partition) else { return };
+        let mut ports =
+            LanePorts { lane: &self.sender, waits: &slot.waits, control: self.context.control.as_ref() };
+        let copy = &mut slot.copy;
+        let outcome = std::panic::catch_unwind(AssertUnwindSafe(|| body(copy, &mut ports)));
+        if !slot.touched {
+            slot.touched = true;
+            self.touched.push(*partition);
+        }
+        if let Err(payload) = outcome {
+            tasks::report_panic(&format!("partition {partition}"), payload.as_ref());
+            self.halt(partition, HaltReason::Broken);
+        }
+    }
+
+    fn halt(&mut self, partition: &PartitionId, reason: HaltReason) {
+        let Some(slot) = self.slots.get_mut(partition) else { return };
+        let mut ports =
+            LanePorts { lane: &self.sender, waits: &slot.waits, control: self.context.control.as_ref() };
+        let copy = &mut slot.copy;
+        let halted = std::panic::catch_unwind(AssertUnwindSafe(|| copy.halt(reason, &mut ports)));
+        let generation = slot.copy.published().generation();
+        self.context.led.halted(partition, generation, slot.copy.published().log_end(), reason);
+        if halted.is_err() {
+            // Not even that works: forget it. Writers' answers are dropped with it, which they notice.
+            self.forget(partition);
+        }
+    }
+
+    fn forget(&mut self, partition: &PartitionId) -> Option<Slot> {
+        let slot = self.slots.remove(partition)?;
+        self.due.remove(&(slot.due, *partition));
+        self.context.led.remove(partition);
+        Some(slot)
+    }
+
+    fn adopt(&mut self, copy: Box<LaneCopy>, key: felix_replication::eligible::KeyState) {
+        let partition = copy.id();
+        self.forget(&partition);
+        let slot = Slot {
+            copy,
+            waits: Arc::new(Waits::default()),
+            touched: false,
+            row_due: false,
+            due: MonoTime::NEVER,
+        };
+        self.slots.insert(partition, slot);
+        self.work(&partition, |copy, ports| copy.lead(key, ports));
+        self.publish(&partition);
+    }
+
+    /// Makes the tenure findable.
+    fn publish(&self, partition: &PartitionId) {
+        let Some(slot) = self.slots.get(partition) else { return };
+        let tenure = Tenure {
+            id: *partition,
+            published: Arc::clone(slot.copy.published()),
+            reader: slot.copy.reader(),
+            waits: Arc::clone(&slot.waits),
+            lane: self.sender.clone(),
+            lease: self.context.led.lease.clone(),
+            clock: self.context.clock,
+        };
+        self.context.led.insert(PartitionHandle { shared: Arc::new(tenure) });
+    }
+
+    fn end(&mut self, partition: PartitionId, generation: Generation) {
+        let Some(slot) = self.slots.get(&partition) else { return };
+        if slot.copy.published().generation() <= generation {
+            self.context.led.remove(&partition);
+            self.work(&partition, |copy, ports| copy.end_tenure(ports));
+        }
+    }
+
+    fn flushed(&mut self, flushed: Vec<Flushed>) {
+        for Flushed { partition, outcome } in flushed {
+            if let Err(error) = &outcome {
+                self.context.led.fatal(error);
+            }
+            self.work(&partition, |copy, ports| copy.flushed(&outcome, ports));
+            if outcome.is_err() {
+                self.halt(&partition, HaltReason::Storage);
+            }
+        }
+    }
+
+    fn configure(&mut self, partition: PartitionId, config: Arc<PartitionConfig>) {
+        let mut first = None;
+        self.work(&partition, |copy, ports| {
+            if !copy.configure(Arc::clone(&config), ports) {
+                first = Some(copy.row_counting_unsynced());
+            }
+        });
+        if let Some(row) = first {
+            // Again, once the table says durably that bytes without a flush are counted here.
+            let lane = self.sender.clone();
+            self.context.upkeep.note_row_then(partition, row, move |noted| match noted {
+                Ok(()) => lane.send(Message::Configure { partition, config }),
+                Err(error) => {
+                    tracing::warn!(%partition, %error, "a partition keeps its stricter flush policy");
+                }
+            });
+        }
+    }
+
+    fn delete_records(
+        &mut self,
+        partition: PartitionId,
+        to: felix_partition::copy::DeleteTo,
+        answer: oneshot::Sender<Result<i64, DeleteRecordsError>>,
+    ) {
+        let mut deleted = None;
+        self.work(&partition, |copy, ports| {
+            deleted = Some(copy.delete_records(to, ports).map(|start| (start, copy.row())));
+        });
+        match deleted {
+            Some(Ok((start, row))) => {
+                // Answered once the new start is durable: it must not come back after a restart.
+                self.context.upkeep.note_row_then(partition, row, move |noted| {
+                    let _ = answer.send(match noted {
+                        Ok(()) => Ok(start),
+                        Err(error) => Err(DeleteRecordsError::Storage(error.to_string())),
+                    });
+                });
+                self.retaining.push_back(partition);
+            }
+            Some(Err(error)) => drop(answer.send(Err(error))),
+            None => drop(answer.send(Err(DeleteRecordsError::NotLeader))),
+        }
+    }
+
+    fn delete(&mut self, partition: PartitionId, answer: &Sender<DeletedCopy>) {
+        let deleted = self.forget(&partition).map(|slot| {
+            let mut ports =
+                LanePorts { lane: &self.sender, waits: &slot.waits, control: self.context.control.as_ref() };
+            slot.copy.delete(&mut ports)
+        });
+        // The reconciler waits for this; if it is gone, the broker stops and the next start deletes again.
+        let _ = answer.send(deleted);
+    }
+
+    /// Retention, a slice of copies at a time.
+    fn retain_some(&mut self) {
+        let wall = self.context.clock.wall();
+        for _ in 0..RETAIN_SLICE {
+            let Some(partition) = self.retaining.pop_front() else { return };
+            let mut retired = None;
+            self.work(&partition, |copy, ports| {
+                if copy.halted().is_none() {
+                    retired = Some((copy.retain(wall, ports), copy.row()));
+                }
+            });
+            match retired {
+                Some((Ok(retired), row)) if !retired.is_empty() => {
+                    self.context.upkeep.retire(partition, row, retired);
+                }
+                Some((Err(error), _)) => {
+                    tracing::warn!(%partition, %error, "retention of a partition failed; it is tried again");
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// Copies whose time has come get a tick, and a chance to flush by time.
+    fn wake_due(&mut self) {
+        if self.due.is_empty() {
+            return;
+        }
+        let now = self.context.clock.now();
+        while let Some((due, partition)) = self.due.first().copied()
+            && due <= now
+        {
+            self.due.pop_first();
+            if let Some(slot) = self.slots.get_mut(&partition) {
+                slot.due = MonoTime::NEVER;
+            }
+            self.work(&partition, |copy, ports| copy.tick(ports));
+        }
+    }
+
+    /// After a batch: acknowledges what counts already, starts flushes, notes due times.
+    pub(super) fn finish_batch(&mut self) {
+        if self.touched.is_empty() {
+            return;
+        }
+        let now = self.context.clock.now();
+        let mut jobs = Vec::new();
+        let mut touched = std::mem::take(&mut self.touched);
+        for partition in touched.drain(..) {
+            self.work(&partition, |copy, ports| {
+                copy.settle(ports);
+                if let Some(job) = copy.take_flush(now, false) {
+                    jobs.push((partition, job));
+                }
+            });
+            let Some(slot) = self.slots.get_mut(&partition) else { continue };
+            slot.touched = false;
+            slot.row_due = true;
+            let due = slot.copy.next_due();
+            // An entry that fires too early costs one look; moving it at each append would cost more.
+            if due < slot.due {
+                self.due.remove(&(slot.due, partition));
+                slot.due = due;
+                self.due.insert((due, partition));
+            }
+        }
+        self.touched = touched;
+        for (partition, job) in jobs {
+            // Flushers end after the lanes.
+            let _ = self.context.flusher.send(ToFlush { lane: self.sender.clone(), partition, job });
+        }
+        if !self.rows_announced {
+            self.rows_announced = true;
+            self.context.upkeep.rows_changed(self.sender.clone());
+        }
+    }
+
+    /// Gives the changed rows to the upkeep.
+    fn collect_rows(&mut self) {
+        self.rows_announced = false;
+        let mut rows = Vec::new();
+        for (partition, slot) in sorted(&mut self.slots) {
+            if std::mem::take(&mut slot.row_due)
+                && let Some(row) = slot.copy.take_changed_row()
+            {
+                rows.push((partition, row));
+            }
+        }
+        self.context.upkeep.note_rows(rows);
+    }
+
+    /// When told to stop: flushes and answers what was taken in, then ends every tenure and hands over what
+    /// is left. Returns whether that is done.
+    pub(super) fn stopped(&mut self) -> bool {
+        let Some(stopping) = self.stopping.take() else { return false };
+        let now = self.context.clock.now();
+        if now < stopping.deadline && !self.is_quiet(now) {
+            self.stopping = Some(stopping);
+            return false;
+        }
+        // Whoever stops the lanes waits for this.
+        let _ = stopping.answer.send(self.close_all());
+        true
+    }
+
+    /// Whether no writer waits and no flush is under way; starts the flushes that are left.
+    fn is_quiet(&mut self, now: MonoTime) -> bool {
+        let mut quiet = true;
+        for (partition, slot) in sorted(&mut self.slots) {
+            if let Some(job) = slot.copy.take_flush(now, true) {
+                let _ = self.context.flusher.send(ToFlush { lane: self.sender.clone(), partition, job });
+            }
+            quiet &= slot.copy.is_quiet();
+        }
+        quiet
+    }
+
+    fn close_all(&mut self) -> Vec<Closed> {
+        let mut closed = Vec::new();
+        let partitions: BTreeSet<PartitionId> = self.slots.keys().copied().collect();
+        for partition in partitions {
+            let Some(slot) = self.forget(&partition) else { continue };
+            if slot.copy.halted().is_some() {
+                continue;
+            }
+            let mut ports =
+                LanePorts { lane: &self.sender, waits: &slot.waits, control: self.context.control.as_ref() };
+            let Slot { copy, .. } = slot;
+            match std::panic::catch_unwind(AssertUnwindSafe(|| copy.close(&mut ports))) {
+                Ok(Ok(closing)) => closed.push(closing),
+                Ok(Err(error)) => tracing::error!(%partition, %error, "a partition could not be closed"),
+                Err(payload) => tasks::report_panic("closing a partition", payload.as_ref()),
+            }
+        }
+        closed
+    }
+}
+
+fn sorted(slots: &mut HashMap<PartitionId, Slot>) -> impl Iterator<Item = (PartitionId, &mut Slot)> {
+    let mut all: Vec<_> = slots.iter_mut().map(|(partition, slot)| (*partition, slot)).collect();
+    all.sort_by_key(|(partition, _)| *partition);
+    all.into_iter()
+}

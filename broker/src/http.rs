@@ -57,7 +57,8 @@ async fn answer(mut stream: TcpStream, pages: &dyn Pages) -> std::io::Result<()>
     let mut head = Vec::new();
     while !head.windows(4).any(|window| window == b"\r\n\r\n") {
         if head.len() >= MAX_HEAD_BYTES {
-            return reply(&mut stream, "431 Request Header Fields Too Large", "the request is too long\n").await;
+            return reply(&mut stream, "431 Request Header Fields Too Large", "the request is too long\n")
+                .await;
         }
         if stream.read_buf(&mut head).await? == 0 {
             return Ok(());

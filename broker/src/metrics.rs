@@ -15,8 +15,7 @@ trait Kind: Sized {
 }
 
 /// Upper bounds of the buckets of every duration, in seconds.
-const SECONDS: &[f64] =
-    &[0.000_1, 0.000_3, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0];
+const SECONDS: &[f64] = &[0.000_1, 0.000_3, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0];
 
 macro_rules! kind {
     ($kind:ty, $name:literal, |$row:ident| $make:expr) => {
@@ -187,11 +186,8 @@ pub fn page() -> String {
     );
     for row in ROWS {
         let labels = row.labels.join(", ");
-        let _ = writeln!(
-            page,
-            "| `{}` | {} | {labels} | {} | {} |",
-            row.name, row.kind, row.help, row.question
-        );
+        let _ =
+            writeln!(page, "| `{}` | {} | {labels} | {} | {} |", row.name, row.kind, row.help, row.question);
     }
     page
 }

@@ -13,8 +13,8 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail};
 use felix_cluster::config::BrokerConfig;
-use felix_cluster::config::flags::FLAGS;
 use felix_cluster::config::broker::FlushMode as ConfiguredFlushMode;
+use felix_cluster::config::flags::FLAGS;
 use felix_cluster::state::Listener;
 use felix_cluster::view::View;
 use felix_control::agent::{Agent, AgentConfig};
@@ -36,7 +36,7 @@ use crate::fetching::session::Sessions;
 use crate::metrics::Metrics;
 use crate::net::{self, Bound, Budget, Census, SocketSetup};
 use crate::node::{self, Node};
-use crate::partitions::{self, Following, Partitions};
+use crate::partitions::{self, FetchWait, Following, Isolation, PartitionHandle, Partitions};
 use crate::view::Configs;
 use crate::{http, tasks};
 
@@ -317,6 +317,19 @@ struct Server {
     census: Arc<Census>,
 }
 
+/// Waits until the mark has reached the log end of the takeover.
+async fn settled(partition: &PartitionHandle) {
+    while !partition.latest_known() && partition.is_leader() {
+        let wait = FetchWait::new(1);
+        let registered = partition.register(&wait, Isolation::ReadUncommitted);
+        // It may have moved before that.
+        if registered.is_err() || partition.latest_known() || !partition.is_leader() {
+            return;
+        }
+        wait.woken().await;
+    }
+}
+
 /// What the HTTP listener shows.
 struct Pages {
     node: Arc<Node>,
@@ -354,13 +367,23 @@ impl Server {
         }
     }
 
-    /// Waits until every partition that this life is named to lead is open.
+    /// Waits until every partition that this life is named to lead is open, and shows its readers what it showed
+    /// them in an earlier life.
     async fn open_partitions(&self) {
         let (node, session) = (self.node.id, self.node.agent.session());
         let open = |view: &View| {
             view.partitions().all(|partition| partition.led_by(node, session).is_none() || partition.opened())
         };
-        if !self.node.agent.wait_for(OPENING, open).await {
+        let ready = async {
+            if !self.node.agent.wait_for(OPENING, open).await {
+                return false;
+            }
+            for partition in self.node.partitions.all() {
+                settled(&partition).await;
+            }
+            true
+        };
+        if !tokio::time::timeout(OPENING, ready).await.unwrap_or(false) {
             tracing::warn!("some partitions are still being opened; they are led once they are");
         }
     }

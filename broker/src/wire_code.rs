@@ -3,8 +3,8 @@
 
 use felix_cluster::overrides::EditRefused;
 use felix_cluster::topics::{CreateRefused, UnknownTopic, WidenRefused};
-use felix_coordinator::GroupError;
 use felix_control::agent::{AdminError, ControlError};
+use felix_coordinator::GroupError;
 use felix_partition::append::AppendError;
 use felix_partition::copy::DeleteRecordsError;
 use felix_protocol::batch::validate::Rejection;

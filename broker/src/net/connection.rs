@@ -91,18 +91,24 @@ pub struct Connection {
     /// Bytes of the answers that are ready behind one that is not.
     ready_bytes: usize,
     parked: Option<Box<Parked>>,
-    /// Set once: no more requests are read; the connection ends when what is owed is sent.
+    /// No more requests are read: one was refused, and the connection ends in its place in the order.
+    refused: bool,
+    /// Set once: the connection ends when what is owed is sent.
     ending: Option<Ended>,
     active_at: MonoTime,
     alarm: Pin<Box<Sleep>>,
     closing: Pin<Box<WaitForCancellationFutureOwned>>,
+    // Of the moment when it was accepted: neither can be changed while the broker runs.
+    request_max_bytes: usize,
+    max_idle: Duration,
 }
 
 impl Connection {
     /// A connection that has just been accepted.
     pub fn new(stream: TcpStream, node: Arc<Node>, client: Client) -> Connection {
         let now = node.clock.now();
-        let alarm = Box::pin(sleep(node.limits().max_idle));
+        let limits = node.limits();
+        let alarm = Box::pin(sleep(limits.max_idle));
         let closing = Box::pin(node.closing.clone().cancelled_owned());
         Connection {
             stream,
@@ -113,10 +119,13 @@ impl Connection {
             slots: VecDeque::new(),
             ready_bytes: 0,
             parked: None,
+            refused: false,
             ending: None,
             active_at: now,
             alarm,
             closing,
+            request_max_bytes: limits.request_max_bytes,
+            max_idle: limits.max_idle,
         }
     }
 
@@ -217,6 +226,7 @@ impl Connection {
     fn has_room(&self) -> bool {
         self.slots.len() < MOST_IN_FLIGHT
             && self.outgoing.bytes() + self.ready_bytes < MOST_UNSENT_BYTES
+            && !self.refused
             && self.ending.is_none()
     }
 
@@ -235,7 +245,7 @@ impl Connection {
                 }
             }
         }
-        let max = self.node.limits().request_max_bytes;
+        let max = self.request_max_bytes;
         while self.has_room() {
             match self.incoming.frame(max) {
                 Ok(Some(frame)) => {
@@ -247,7 +257,7 @@ impl Connection {
                 }
                 Ok(None) => return self.poll_receive(context) || any,
                 Err(error) => {
-                    self.end(Ended::Refused(error.to_string()));
+                    self.end_after(error.to_string());
                     return true;
                 }
             }
@@ -286,7 +296,7 @@ impl Connection {
                 self.push(api, Progress::Ready(reply), [None, None]);
                 return;
             }
-            Err(refusal) => return self.end_after(Ended::Refused(refusal.to_string())),
+            Err(refusal) => return self.end_after(refusal.to_string()),
         };
         let bytes = frame_bytes + request.memory();
         let purse = self.node.budget.working();
@@ -300,8 +310,8 @@ impl Connection {
     }
 
     /// A request that cannot be answered: those before it still are, then the connection ends.
-    fn end_after(&mut self, ended: Ended) {
-        let Ended::Refused(reason) = ended else { return self.end(ended) };
+    fn end_after(&mut self, reason: String) {
+        self.refused = true;
         let api = handlers::UNKNOWN_API;
         self.push(api, Progress::Ready(Reply::Close(reason)), [None, None]);
     }
@@ -336,8 +346,7 @@ impl Connection {
     /// connection pays nothing for it.
     fn poll_alarm(&mut self, context: &mut Context<'_>) -> bool {
         while self.alarm.as_mut().poll(context).is_ready() {
-            let limit =
-                if self.incoming.holds_memory() { STALLED_FRAME } else { self.node.limits().max_idle };
+            let limit = if self.incoming.holds_memory() { STALLED_FRAME } else { self.max_idle };
             let now = self.node.clock.now();
             let silent = now.since(self.active_at);
             // Whoever waits for an answer is not idle. Whoever does not take its answers is.

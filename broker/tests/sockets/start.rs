@@ -1,0 +1,110 @@
+//! Starting and stopping: what is refused, in which words, with which exit code.
+
+use std::process::Output;
+
+use crate::broker::{API_VERSIONS, Broker, FETCH, METADATA, PRODUCE, command, fetch, metadata, produce};
+
+fn refused(arguments: &[&str], environment: &[(&str, &str)]) -> String {
+    let directory = tempfile::tempdir().unwrap();
+    let mut command = command(directory.path());
+    let Output { status, stderr, .. } =
+        command.args(arguments).envs(environment.iter().copied()).output().unwrap();
+    let text = String::from_utf8(stderr).unwrap();
+    assert_eq!(status.code(), Some(2), "{text}");
+    let lines: Vec<&str> = text.lines().filter(|line| line.starts_with("felix: ")).collect();
+    assert_eq!(lines.len(), 1, "{text}");
+    lines[0].to_owned()
+}
+
+#[test]
+fn a_wrong_start_is_one_line_and_exit_code_2() {
+    let line = refused(&["--set", "num.partitions=many"], &[]);
+    assert!(line.contains("num.partitions") && line.contains("--set") && line.contains("many"), "{line}");
+    let line = refused(&["--set", "no.such.config=1"], &[]);
+    assert!(line.contains("no.such.config"), "{line}");
+    let line = refused(&[], &[("FELIX_NODE_ID", "-1")]);
+    assert!(line.contains("FELIX_NODE_ID"), "{line}");
+    let line = refused(&["--etcd", "127.0.0.1:2379"], &[]);
+    assert!(line.contains("etcd"), "{line}");
+    let line = refused(&[], &[("FELIX_LOG_FORMAT", "xml")]);
+    assert!(line.contains("text or json"), "{line}");
+    let line = refused(&["--config", "/does/not/exist.toml"], &[]);
+    assert!(line.contains("/does/not/exist.toml"), "{line}");
+}
+
+#[test]
+fn a_directory_or_a_port_in_use_is_told() {
+    let broker = Broker::start(&[]);
+    let port = broker.address.port();
+    let line = refused(
+        &["--set", "num.partitions=1", "serve", "--listeners", &format!("PLAINTEXT://127.0.0.1:{port}")],
+        &[],
+    );
+    assert!(line.contains(&port.to_string()), "{line}");
+    let taken = broker.data();
+    let line = refused(&["serve", "--data-dir", taken.to_str().unwrap()], &[]);
+    assert!(line.contains("in use"), "{line}");
+}
+
+#[test]
+fn another_nodes_directory_is_refused() {
+    let mut broker = Broker::start(&[]);
+    assert_eq!(broker.terminate().code(), Some(0));
+    let data = broker.data();
+    let line = refused(&["serve", "--data-dir", data.to_str().unwrap(), "--node-id", "2"], &[]);
+    assert!(line.contains("node 1"), "{line}");
+}
+
+#[test]
+fn help_and_version_are_complete() {
+    let help = std::process::Command::new(env!("CARGO_BIN_EXE_felix")).arg("--help").output().unwrap();
+    assert!(help.status.success());
+    let text = String::from_utf8(help.stdout).unwrap();
+    for word in ["--node-id", "FELIX_NODE_ID", "--set", "FELIX_LOG_FORMAT", "Precedence", "serve"] {
+        assert!(text.contains(word), "{word} in {text}");
+    }
+    let version = std::process::Command::new(env!("CARGO_BIN_EXE_felix")).arg("--version").output().unwrap();
+    assert!(String::from_utf8(version.stdout).unwrap().starts_with("felix 0."));
+}
+
+#[test]
+fn a_planned_stop_answers_what_waits_and_keeps_everything() {
+    let mut broker = Broker::start(&[]);
+    let mut client = broker.connect();
+    client.ask(METADATA, 1, 1, &metadata("t"));
+    client.ask(PRODUCE, 3, 2, &produce("t", -1, b"kept"));
+    let mut parked = broker.connect();
+    parked.send(FETCH, 4, 3, &fetch("t", 1, 60_000, 1));
+    parked.send(API_VERSIONS, 0, 4, &[]);
+    // Both are on their way once the other connection has been answered again.
+    client.ask(API_VERSIONS, 0, 5, &[]);
+    let stopped = std::thread::scope(|scope| {
+        let answers = scope.spawn(|| (parked.receive().0, parked.receive().0, parked.is_closed()));
+        let stopped = broker.terminate();
+        assert_eq!(answers.join().unwrap(), (3, 4, true));
+        stopped
+    });
+    assert_eq!(stopped.code(), Some(0));
+    assert!(!broker.data().join("listening").exists());
+    let directory = std::mem::replace(&mut broker.directory, tempfile::tempdir().unwrap());
+    let broker = Broker::start_in(directory, &[]);
+    let answer = broker.connect().ask(FETCH, 4, 1, &fetch("t", 0, 0, 0));
+    assert!(answer.windows(4).any(|window| window == b"kept"));
+    assert!(broker.page("/readyz").starts_with("HTTP/1.1 200"));
+}
+
+#[test]
+fn a_killed_broker_keeps_what_it_acknowledged() {
+    let broker = Broker::start(&[]);
+    let mut client = broker.connect();
+    client.ask(METADATA, 1, 1, &metadata("t"));
+    for at in 0..20_u8 {
+        let answer = client.ask(PRODUCE, 3, 2, &produce("t", 1, &[b'a' + at; 8]));
+        assert_eq!(answer[4 + 3 + 4 + 4..][..2], [0, 0], "{answer:?}");
+    }
+    let broker = Broker::start_in(broker.kill(), &[]);
+    let answer = broker.connect().ask(FETCH, 4, 1, &fetch("t", 0, 0, 0));
+    for at in 0..20_u8 {
+        assert!(answer.windows(8).any(|window| window == [b'a' + at; 8]), "record {at} of {answer:?}");
+    }
+}

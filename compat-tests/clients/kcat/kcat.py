@@ -8,9 +8,8 @@ import subprocess
 import sys
 import tempfile
 import threading
-import time
 
-from client import Record, TooLarge
+from client import Record, TooLarge, wait_until
 
 # What kcat prints of a record: numbers and headers on a line, then key and value, of known lengths, and a line end.
 FORMAT = r"%p %o %T %K %S %h\n%k%s\n"
@@ -117,10 +116,17 @@ class Client:
 
     def create(self, topic, partitions):
         """Has the broker create the topic by asking for it: kcat itself cannot. There are `num.partitions` partitions."""
-        deadline = time.monotonic() + SECONDS
-        while self.partitions(topic) < partitions:
-            assert time.monotonic() < deadline, f"the topic was not created with {partitions} partitions"
-            time.sleep(0.02)
+        wait_until(lambda: self.partitions(topic) >= partitions, f"a topic of {partitions} partitions", SECONDS)
+        # A topic is seen a moment before its leaders lead.
+        wait_until(lambda: self.leads(topic, partitions), "the leaders", SECONDS)
+
+    def leads(self, topic, partitions):
+        questions = [word for partition in range(partitions) for word in ("-t", f"{topic}:{partition}:-1")]
+        try:
+            self.run("-Q", *questions)
+        except Failed:
+            return False
+        return True
 
     def partitions(self, topic):
         printed, _ = self.run("-L", "-t", topic)

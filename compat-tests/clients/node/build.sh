@@ -26,5 +26,7 @@ if [ "$client" = confluent ]; then
     fi
     cd node_modules/@confluentinc/kafka-javascript
     nice -n 10 node "$OUT/node_modules/node-gyp/bin/node-gyp.js" rebuild "${headers[@]}"
+    # What only the build needed is most of it.
+    rm -rf deps/librdkafka build/Release/obj.target build/Release/.deps
 fi
 echo "$stamp" > "$OUT/.packages"

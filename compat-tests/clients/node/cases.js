@@ -196,6 +196,8 @@ async function commitResume(client, topic) {
 
 async function topicAdmin(client, topic) {
   assert.ok(await client.create(topic, 3), 'the topic was there already');
+  // The controller answers when the topic is made; brokers hear of it a moment later.
+  await waitUntil(async () => (await client.partitions(topic)) !== null, 'the topic to be seen', 15);
   assert.strictEqual(await client.partitions(topic), 3);
   assert.ok(!(await client.create(topic, 3)), 'the topic was created twice');
   await client.delete(topic);

@@ -137,7 +137,7 @@ class Client {
   }
 
   async join(groupId, topic, read) {
-    const consumer = this.kafka.consumer({ groupId, sessionTimeout: 10_000, heartbeatInterval: 500 });
+    const consumer = this.kafka.consumer({ groupId, sessionTimeout: 10_000, heartbeatInterval: 500, maxWaitTimeInMs: 500 });
     let assigned = [];
     const progress = new Progress(topic, read, (offsets) => consumer.commitOffsets(offsets));
     consumer.on(consumer.events.GROUP_JOIN, ({ payload }) => {

@@ -243,6 +243,8 @@ fn commit_resume(client: &Client, topic: &str) -> Result<()> {
 
 fn topic_admin(client: &Client, topic: &str) -> Result<()> {
     ensure!(client.create(topic, 3)?, "the topic was there already");
+    // The controller answers when the topic is made; brokers hear of it a moment later.
+    until("the topic to be seen", PATIENCE, || Ok(client.partitions(topic)?.is_some()))?;
     same(client.partitions(topic)?, Some(3))?;
     ensure!(!client.create(topic, 3)?, "the topic was created twice");
     client.delete(topic)?;

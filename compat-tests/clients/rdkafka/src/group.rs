@@ -7,7 +7,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use anyhow::{Result, anyhow};
-use rdkafka::{Message, TopicPartitionList};
+use rdkafka::{ClientConfig, Message, TopicPartitionList};
 use rdkafka::consumer::{CommitMode, Consumer, StreamConsumer};
 use rdkafka::topic_partition_list::Offset;
 
@@ -44,18 +44,16 @@ impl Member {
             ("session.timeout.ms", "10000"),
             ("heartbeat.interval.ms", "500"),
         ];
-        let consumer: StreamConsumer = client.config(&settings).create()?;
-        consumer.subscribe(&[topic])?;
+        let config = client.config(&settings);
         let leaving = Arc::new(AtomicBool::new(false));
         let assigned = Arc::new(Mutex::new(BTreeSet::new()));
         let life = Life {
             topic: topic.to_owned(),
-            consumer,
             leaving: Arc::clone(&leaving),
             assigned: Arc::clone(&assigned),
             journal: Arc::clone(journal),
         };
-        let thread = std::thread::spawn(move || life.run(stops));
+        let thread = std::thread::spawn(move || life.run(&config, stops));
         Ok(Self { leaving, assigned, thread: Some(thread) })
     }
 
@@ -88,19 +86,24 @@ pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 struct Life {
     topic: String,
-    consumer: StreamConsumer,
     leaving: Arc<AtomicBool>,
     assigned: Arc<Mutex<BTreeSet<i32>>>,
     journal: Arc<Mutex<Journal>>,
 }
 
 impl Life {
-    fn run(self, stops: Option<usize>) -> Result<()> {
+    fn run(self, config: &ClientConfig, stops: Option<usize>) -> Result<()> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build()?;
+        // A stream consumer has a task of its own on the runtime that it is made in.
+        let consumer: StreamConsumer = {
+            let _inside = runtime.enter();
+            config.create()?
+        };
+        consumer.subscribe(&[&self.topic])?;
         let mut read = 0;
         let mut pending = BTreeMap::new();
         while !self.leaving.load(Ordering::Relaxed) && stops.is_none_or(|stops| read < stops) {
-            let next = async { tokio::time::timeout(Duration::from_millis(100), self.consumer.recv()).await };
+            let next = async { tokio::time::timeout(Duration::from_millis(100), consumer.recv()).await };
             match runtime.block_on(next) {
                 Ok(Ok(message)) => {
                     read += 1;
@@ -111,15 +114,15 @@ impl Life {
                 Ok(Err(error)) => eprintln!("member: {error}"),
                 Err(_elapsed) => {}
             }
-            let assignment = self.consumer.assignment()?;
+            let assignment = consumer.assignment()?;
             *lock(&self.assigned) = assignment.elements().iter().map(|place| place.partition()).collect();
-            self.commit(&mut pending)?;
+            self.commit(&consumer, &mut pending)?;
         }
         Ok(())
     }
 
     /// Commits what was read of partitions still held; what the broker does not take now is tried again with the next record.
-    fn commit(&self, pending: &mut BTreeMap<i32, i64>) -> Result<()> {
+    fn commit(&self, consumer: &StreamConsumer, pending: &mut BTreeMap<i32, i64>) -> Result<()> {
         pending.retain(|partition, _| lock(&self.assigned).contains(partition));
         if pending.is_empty() {
             return Ok(());
@@ -130,7 +133,7 @@ impl Life {
         }
         // Under the lock, so that commits of a partition are noted in the order that the broker took them.
         let mut journal = lock(&self.journal);
-        match self.consumer.commit(&places, CommitMode::Sync) {
+        match consumer.commit(&places, CommitMode::Sync) {
             Ok(()) => journal.commits.extend(std::mem::take(pending)),
             Err(error) => eprintln!("member: commit: {error}"),
         }

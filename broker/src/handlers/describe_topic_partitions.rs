@@ -103,20 +103,25 @@ impl Page<'_> {
         if !self.has_room(&topic.name, from) {
             return false;
         }
-        let end = from.saturating_add(self.room).min(topic.partition_count);
+        // Those that a controller has yet to place are not told of: they have no replicas to name.
+        let count = self.view.placed_count(&topic.id);
+        let code = if count == 0 { ErrorCode::LeaderNotAvailable } else { ErrorCode::None };
+        let end = from.saturating_add(self.room).min(count);
         let partitions: Vec<_> = (from..end)
-            .map(|index| self.partition(index, self.view.partition(&PartitionId { topic: topic.id, index })))
+            .filter_map(|index| self.view.partition(&PartitionId { topic: topic.id, index }))
+            .map(|partition| self.partition(partition))
             .collect();
         self.room -= i32::try_from(partitions.len()).unwrap_or(i32::MAX);
         self.response.topics.push(
             DescribeTopicPartitionsResponseTopic::default()
                 .with_name(Some(topic_name(&topic.name)))
                 .with_topic_id(topic.id.0)
+                .with_error_code(code as i16)
                 .with_is_internal(topic.is_internal())
                 .with_partitions(partitions)
                 .with_topic_authorized_operations(TOPIC_OPERATIONS),
         );
-        end >= topic.partition_count || self.has_room(&topic.name, end)
+        end >= count || self.has_room(&topic.name, end)
     }
 
     fn missing(&mut self, name: &str) -> bool {
@@ -131,20 +136,7 @@ impl Page<'_> {
         true
     }
 
-    fn partition(
-        &self,
-        index: i32,
-        partition: Option<&Arc<PartitionView>>,
-    ) -> DescribeTopicPartitionsResponsePartition {
-        let response = DescribeTopicPartitionsResponsePartition::default().with_partition_index(index);
-        let Some(partition) = partition else {
-            // A controller has yet to place it.
-            return response
-                .with_error_code(ErrorCode::LeaderNotAvailable as i16)
-                .with_leader_id(BrokerId(-1))
-                .with_eligible_leader_replicas(Some(Vec::new()))
-                .with_last_known_elr(Some(Vec::new()));
-        };
+    fn partition(&self, partition: &PartitionView) -> DescribeTopicPartitionsResponsePartition {
         let (code, leader) = match partition.leader_id() {
             Some(leader) if Node::endpoint(self.view, leader, self.listener).is_some() => {
                 (ErrorCode::None, leader.0)
@@ -152,8 +144,9 @@ impl Page<'_> {
             Some(_) => (ErrorCode::ListenerNotFound, -1),
             None => (ErrorCode::LeaderNotAvailable, -1),
         };
-        response
+        DescribeTopicPartitionsResponsePartition::default()
             .with_error_code(code as i16)
+            .with_partition_index(partition.id.index)
             .with_leader_id(BrokerId(leader))
             .with_leader_epoch(partition.generation().leader_epoch())
             .with_replica_nodes(wire(&partition.state.replicas))

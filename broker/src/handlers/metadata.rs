@@ -4,7 +4,8 @@
 //! - 4 and later say whether missing topics are created; before, they are. A created topic is answered once its
 //!   partitions are led, or with LEADER_NOT_AVAILABLE if that takes too long, never as a topic without partitions.
 //! - 10–11 carry topic ids in the answer, but take only names; 12 and later find topics by id.
-//! - Every partition of a topic is listed, led or not, so that its number never seems to shrink.
+//! - Every partition of a topic is listed, led or not, so that its number never seems to shrink; those that are not
+//!   placed yet are not, and a topic without any is answered LEADER_NOT_AVAILABLE.
 //! - Brokers are told by the endpoint of the listener that the client connected to; fenced ones are left out.
 //! - The answer about all topics is encoded once for all who ask at the same revision.
 
@@ -15,7 +16,7 @@ use felix_cluster::state::Revision;
 use felix_cluster::topics::check_name;
 use felix_cluster::view::{PartitionView, TopicView, View};
 use felix_protocol::error_code::ErrorCode;
-use felix_protocol::ids::{PartitionId, TopicId};
+use felix_protocol::ids::TopicId;
 use felix_protocol::messages::metadata_request::MetadataRequestTopic;
 use felix_protocol::messages::metadata_response::{
     MetadataResponseBroker, MetadataResponsePartition, MetadataResponseTopic,
@@ -213,22 +214,20 @@ impl Writer {
     }
 
     fn topic(&self, view: &View, topic: &TopicView) -> MetadataResponseTopic {
-        let partitions = (0..topic.partition_count).map(|index| {
-            let id = PartitionId { topic: topic.id, index };
-            match view.partition(&id) {
-                Some(partition) => self.partition(view, partition),
-                // A controller has yet to place it.
-                None => MetadataResponsePartition::default()
-                    .with_error_code(ErrorCode::LeaderNotAvailable as i16)
-                    .with_partition_index(index)
-                    .with_leader_id(BrokerId(-1)),
-            }
-        });
+        // Those that a controller has yet to place are not told of: they have no replicas to name.
+        let placed = usize::try_from(view.placed_count(&topic.id)).unwrap_or(0);
+        let partitions: Vec<_> = view
+            .partitions_of(&topic.id)
+            .take(placed)
+            .map(|partition| self.partition(view, partition))
+            .collect();
+        let code = if partitions.is_empty() { ErrorCode::LeaderNotAvailable } else { ErrorCode::None };
         let mut response = MetadataResponseTopic::default()
             .with_name(Some(TopicName(StrBytes::from_string(topic.name.to_string()))))
             .with_topic_id(topic.id.0)
+            .with_error_code(code as i16)
             .with_is_internal(topic.is_internal())
-            .with_partitions(partitions.collect());
+            .with_partitions(partitions);
         if self.operations.topics {
             response = response.with_topic_authorized_operations(TOPIC_OPERATIONS);
         }

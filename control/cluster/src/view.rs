@@ -310,6 +310,12 @@ impl View {
         self.partitions.range(first..=last).map(|(_, partition)| partition)
     }
 
+    /// How many of a topic's partitions, from number 0 on, are placed: clients are told of these.
+    pub fn placed_count(&self, topic: &TopicId) -> i32 {
+        let in_order = (0..).zip(self.partitions_of(topic)).take_while(|(at, one)| one.id.index == *at);
+        i32::try_from(in_order.count()).unwrap_or(i32::MAX)
+    }
+
     /// All partitions, by topic id and number.
     pub fn partitions(&self) -> impl Iterator<Item = &Arc<PartitionView>> {
         self.partitions.values()

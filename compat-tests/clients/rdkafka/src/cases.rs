@@ -7,7 +7,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result, bail, ensure};
 
-use crate::client::{Client, From, PLAIN, PATIENCE, Record, Settings};
+use crate::client::{Client, From, PATIENCE, PLAIN, Record, Settings};
 use crate::group::{Journal, Member, lock};
 
 pub fn run(name: &str, client: &Client, topic: &str) -> Result<()> {
@@ -59,7 +59,9 @@ fn until(what: &str, bound: Duration, mut condition: impl FnMut() -> Result<bool
 }
 
 fn numbered(count: usize, text: &str) -> Vec<Record> {
-    (0..count).map(|n| Record { key: Some(b"key".to_vec()), ..Record::value(format!("{text} {n}")) }).collect()
+    (0..count)
+        .map(|n| Record { key: Some(b"key".to_vec()), ..Record::value(format!("{text} {n}")) })
+        .collect()
 }
 
 fn values(records: &[Record]) -> Vec<Option<Vec<u8>>> {
@@ -82,7 +84,8 @@ fn exchange(client: &Client, topic: &str, count: usize, text: &str, settings: Se
 
 fn keys(client: &Client, topic: &str) -> Result<()> {
     client.create(topic, 3)?;
-    let keyed = |n: i32| Record { key: Some(format!("key {}", n % 20).into_bytes()), ..Record::value(n.to_string()) };
+    let keyed =
+        |n: i32| Record { key: Some(format!("key {}", n % 20).into_bytes()), ..Record::value(n.to_string()) };
     let sent: Vec<Record> = (0..100).map(keyed).collect();
     client.produce(topic, &sent, None, PLAIN)?;
     let (mut places, mut read) = (BTreeMap::new(), BTreeSet::new());
@@ -197,7 +200,8 @@ fn group_of_three(client: &Client, topic: &str) -> Result<()> {
     let all_read = |what: &str, sent: &BTreeSet<Vec<u8>>| {
         until(what, LONG, || {
             let journal = lock(&journal);
-            let read: BTreeSet<&Vec<u8>> = journal.read.iter().filter_map(|record| record.value.as_ref()).collect();
+            let read: BTreeSet<&Vec<u8>> =
+                journal.read.iter().filter_map(|record| record.value.as_ref()).collect();
             Ok(sent.iter().all(|value| read.contains(value)))
         })
     };

@@ -126,9 +126,10 @@ impl Client {
             sent.partition = partition;
             sent.timestamp = record.timestamp;
             if !record.headers.is_empty() {
-                sent.headers = Some(record.headers.iter().fold(OwnedHeaders::new(), |headers, (key, value)| {
-                    headers.insert(Header { key, value: value.as_deref() })
-                }));
+                sent.headers =
+                    Some(record.headers.iter().fold(OwnedHeaders::new(), |headers, (key, value)| {
+                        headers.insert(Header { key, value: value.as_deref() })
+                    }));
             }
             deliveries.push(producer.send_result(sent).map_err(|(error, _)| error)?);
         }
@@ -138,19 +139,28 @@ impl Client {
             let delivered = self.runtime.block_on(bounded).context("no delivery report in time")?;
             match delivered.context("the producer is gone")? {
                 Ok(delivery) => offsets.push(delivery.offset),
-                Err((KafkaError::MessageProduction(RDKafkaErrorCode::MessageSizeTooLarge), _)) => return Ok(None),
+                Err((KafkaError::MessageProduction(RDKafkaErrorCode::MessageSizeTooLarge), _)) => {
+                    return Ok(None);
+                }
                 Err((error, _)) => return Err(error.into()),
             }
         }
         Ok(Some(offsets))
     }
 
-    pub fn produce(&self, topic: &str, records: &[Record], partition: Option<i32>, settings: Settings<'_>) -> Result<Vec<i64>> {
+    pub fn produce(
+        &self,
+        topic: &str,
+        records: &[Record],
+        partition: Option<i32>,
+        settings: Settings<'_>,
+    ) -> Result<Vec<i64>> {
         self.try_produce(topic, records, partition, settings)?.context("refused as too large")
     }
 
     fn reader(&self) -> Result<BaseConsumer> {
-        let settings = [("group.id", "unused"), ("enable.auto.commit", "false"), ("enable.partition.eof", "true")];
+        let settings =
+            [("group.id", "unused"), ("enable.auto.commit", "false"), ("enable.partition.eof", "true")];
         Ok(self.config(&settings).create()?)
     }
 

@@ -7,9 +7,9 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use anyhow::{Result, anyhow};
-use rdkafka::{ClientConfig, Message, TopicPartitionList};
 use rdkafka::consumer::{CommitMode, Consumer, StreamConsumer};
 use rdkafka::topic_partition_list::Offset;
+use rdkafka::{ClientConfig, Message, TopicPartitionList};
 
 use crate::client::{Client, Record};
 

@@ -1,0 +1,17 @@
+#!/usr/bin/env bash
+# What the page takes for granted: a built broker, and Kafka's scripts on the PATH (here: starters for the same main classes).
+set -euo pipefail
+jars=$FELIX_CACHE/jars-kafka-4
+mkdir -p "$jars" "$OUT/bin"
+(cd "$SRC/../java/jars" && OUT=$jars ./jars.sh kafka-4)
+
+starter() {
+    printf '#!/bin/sh\nexec java -XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Dlog4j2.level=ERROR -cp "%s/*" %s "$@"\n' "$jars" "$2" >"$OUT/bin/$1"
+    chmod +x "$OUT/bin/$1"
+}
+starter kafka-topics.sh org.apache.kafka.tools.TopicCommand
+starter kafka-console-consumer.sh org.apache.kafka.tools.consumer.ConsoleConsumer
+starter kafka-consumer-groups.sh org.apache.kafka.tools.consumer.group.ConsumerGroupCommand
+
+cd "$SRC/../../.."
+cargo build --quiet --locked --release --package felix-broker

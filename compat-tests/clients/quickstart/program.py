@@ -1,0 +1,68 @@
+"""Runs docs/quickstart.md as a newcomer would: every `sh` block in one shell, what is printed compared with the `text` block behind it.
+
+The page uses Felix's own ports, so the shell runs in a network namespace of its own; the harness's broker is not used.
+"""
+
+import json
+import os
+import pathlib
+import re
+import subprocess
+import sys
+import tempfile
+import time
+
+PROJECT = pathlib.Path(__file__).resolve().parents[3]
+MARK = "--- end of block"
+
+
+def blocks(page):
+    """The page's `sh` blocks, each with the output that the page promises ("" where it promises none)."""
+    found = re.findall(r"^```sh\n(.*?)^```\n(?:\s*^```text\n(.*?)^```$)?", page, re.MULTILINE | re.DOTALL)
+    assert found, "the page has no blocks"
+    return found
+
+
+def run(page):
+    """Runs the blocks; raises with the first difference."""
+    with tempfile.TemporaryDirectory() as folder:
+        folder = pathlib.Path(folder)
+        # The page's commands are relative to the project's folder; its data and logs must not land there.
+        for name in ("broker", "Cargo.toml", "Cargo.lock", "protocol", "control", "storage", "compat-tests", ".cargo"):
+            if (PROJECT / name).exists():
+                (folder / name).symlink_to(PROJECT / name)
+        script = ["ip link set lo up", "set -e", "trap 'kill -9 $felix 2> /dev/null || true' EXIT"]
+        for commands, _ in blocks(page):
+            script += [commands, f"echo '{MARK}'"]
+        tools = pathlib.Path(os.environ["OUT"]) / "bin"
+        shell = subprocess.run(
+            ["unshare", "--net", "bash", "-c", "\n".join(script)],
+            cwd=folder,
+            env=os.environ | {"PATH": f"{tools}:{os.environ['PATH']}"},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            text=True,
+            timeout=110,
+        )
+        outputs = shell.stdout.split(MARK + "\n")
+        for (commands, promised), printed in zip(blocks(page), outputs):
+            if printed != promised:
+                log = folder / "felix.log"
+                tail = log.read_text()[-1000:] if log.exists() else "no log"
+                raise AssertionError(f"{commands!r} printed {printed!r}, the page says {promised!r}; felix.log: {tail}")
+        assert shell.returncode == 0 and len(outputs) == len(blocks(page)) + 1, f"exit code {shell.returncode}"
+
+
+def main():
+    print(json.dumps({"begin": "quickstart"}), flush=True)
+    begun = time.monotonic()
+    status, detail = "pass", ""
+    try:
+        run((PROJECT / "docs/quickstart.md").read_text())
+    except Exception as error:
+        status, detail = "fail", str(error)
+    ms = (time.monotonic() - begun) * 1000
+    print(json.dumps({"case": "quickstart", "status": status, "detail": detail, "ms": ms}), flush=True)
+
+
+sys.exit(main())

@@ -22,8 +22,9 @@ use crate::tasks;
 
 /// Records that one batch carries at most, in bytes of keys and values; a larger record goes alone.
 const BATCH_BYTES: usize = 512 << 10;
-/// Appends that may be under way; beyond it requests are told to try again.
-const MOST_APPENDS: usize = 1024;
+/// Appends that may be under way. What comes meanwhile is gathered and goes together when one of them is
+/// acknowledged: the busier the groups, the larger the batches.
+const ABREAST: usize = 4;
 /// Without a lease nothing may expire, for nothing could be written. Look again after this.
 const WITHOUT_LEASE: Duration = Duration::from_secs(1);
 
@@ -39,6 +40,8 @@ struct State {
     parked: Parked,
     /// In the order of the log; the first is the next to be acknowledged.
     appends: VecDeque<InFlight>,
+    /// What goes to the log next.
+    gathered: Gathered,
     /// Whether a task waits for the first of them.
     pumping: bool,
     /// Counts the machines of this host. What was begun for an earlier one does not concern the present one.
@@ -60,6 +63,14 @@ enum Stage {
     Closed,
 }
 
+/// Records that wait for their turn, and the answers that rest on them and on all before them. Bounded by what
+/// connections may have under way.
+#[derive(Default)]
+struct Gathered {
+    records: Vec<RawRecord>,
+    replies: Vec<(Token, Reply)>,
+}
+
 /// An append that is not acknowledged yet, and the answers that rest on it and on all before it.
 struct InFlight {
     /// Taken by the task that waits for it.
@@ -74,6 +85,7 @@ impl Host {
             stage: Stage::Loading,
             parked: Parked::default(),
             appends: VecDeque::new(),
+            gathered: Gathered::default(),
             pumping: false,
             life: 0,
             view: shared.agent.view(),
@@ -121,7 +133,6 @@ impl Host {
         match &state.stage {
             Stage::Loading => return Err(Unavailable::Loading),
             Stage::Closed => return Err(Unavailable::NotCoordinator),
-            Stage::Ready(_) if state.appends.len() >= MOST_APPENDS => return Err(Unavailable::NotAvailable),
             Stage::Ready(_) => {}
         }
         self.catch_up(&mut state);
@@ -192,8 +203,8 @@ impl Host {
         let state = &mut *state;
         state.stage = Stage::Closed;
         self.shared.deadlines.forget(self.index(), &mut state.planned);
-        let on_their_way =
-            state.appends.iter().flat_map(|append| &append.replies).map(|(token, _)| *token).collect();
+        let replies = state.appends.iter().map(|append| &append.replies).chain([&state.gathered.replies]);
+        let on_their_way = replies.flatten().map(|(token, _)| *token).collect();
         state.parked.refuse_all(Unavailable::NotCoordinator, &on_their_way);
     }
 
@@ -269,41 +280,50 @@ impl Host {
 
     fn carry_out(self: &Arc<Self>, state: &mut MutexGuard<'_, State>, outcome: Outcome, now: Now) {
         outcome.notices.iter().for_each(note);
-        if !outcome.records.is_empty()
-            && let Err(error) = self.append(state, &outcome.records, now)
-        {
-            // The machine believes what cannot be written.
-            tracing::error!(partition = self.index(), %error, "records of groups do not fit a batch");
-            return self.start_over(state, Unavailable::NotAvailable);
-        }
+        state.gathered.records.extend(outcome.records);
         for answer in outcome.replies {
-            match (answer.when, state.appends.back_mut()) {
-                (When::Durable, Some(last)) => last.replies.push((answer.token, answer.reply)),
-                (When::Durable, None) | (When::Now, _) => state.parked.answer(answer.token, Ok(answer.reply)),
+            let (token, reply) = (answer.token, answer.reply);
+            if answer.when == When::Now {
+                state.parked.answer(token, Ok(reply));
+            } else if !state.gathered.records.is_empty() {
+                state.gathered.replies.push((token, reply));
+            } else if let Some(last) = state.appends.back_mut() {
+                last.replies.push((token, reply));
+            } else {
+                state.parked.answer(token, Ok(reply));
             }
         }
-        if !state.pumping && !state.appends.is_empty() {
-            state.pumping = true;
-            tasks::spawn("coordinator-append", Arc::clone(self).pump(state.life));
+        if !state.gathered.records.is_empty() && state.appends.len() < ABREAST {
+            self.append(state, now);
         }
     }
 
-    /// Hands the records to the partition's lane. This is the order in which they will stand in the log.
-    fn append(
-        &self,
-        state: &mut MutexGuard<'_, State>,
-        records: &[RawRecord],
-        now: Now,
-    ) -> Result<(), BuildError> {
+    /// Hands what was gathered to the partition's lane. This is the order in which it will stand in the log.
+    fn append(self: &Arc<Self>, state: &mut MutexGuard<'_, State>, now: Now) {
+        let Gathered { records, replies } = std::mem::take(&mut state.gathered);
+        let batches = match batches(&records, now.wall.0) {
+            Ok(batches) => batches,
+            Err(error) => {
+                // The machine believes what cannot be written.
+                tracing::error!(partition = self.index(), %error, "records of groups do not fit a batch");
+                return self.start_over(state, Unavailable::NotAvailable);
+            }
+        };
         let timeout = self.shared.commit_timeout(&state.view);
-        for batch in batches(records, now.wall.0)? {
+        for batch in batches {
             let frame_bytes = batch.bytes().len();
             let origin = Origin::Broker { generation: self.handle.generation() };
             let append = Append { batch, acks: Acks::All, timeout, origin, frame_bytes };
             let answer = Some(self.handle.submit(append));
             state.appends.push_back(InFlight { answer, replies: Vec::new() });
         }
-        Ok(())
+        if let Some(last) = state.appends.back_mut() {
+            last.replies = replies;
+        }
+        if !state.pumping {
+            state.pumping = true;
+            tasks::spawn("coordinator-append", Arc::clone(self).pump(state.life));
+        }
     }
 
     /// Waits for one append after the other, and lets go of the answers that rest on them. Ends when there is none.
@@ -319,6 +339,9 @@ impl Host {
                     let replies = state.appends.pop_front().map(|append| append.replies).unwrap_or_default();
                     for (token, reply) in replies {
                         state.parked.answer(token, Ok(reply));
+                    }
+                    if !state.gathered.records.is_empty() && state.appends.len() < ABREAST {
+                        self.append(&mut state, self.now());
                     }
                 }
                 Err(error) => {
@@ -345,6 +368,7 @@ impl Host {
         state.life += 1;
         state.pumping = false;
         state.appends.clear();
+        state.gathered = Gathered::default();
         state.gone.clear();
         state.parked.refuse_all(error, &BTreeSet::new());
         self.shared.deadlines.forget(self.index(), &mut state.planned);

@@ -16,7 +16,7 @@ use felix_coordinator::request::{
 };
 use felix_coordinator::{GroupError, Reply, Request, State};
 use felix_partition::fence::settle_identities;
-use felix_protocol::ids::{BrokerId, TopicId, Uuid};
+use felix_protocol::ids::{BrokerId, Uuid};
 use felix_replication::lease::Lease;
 use felix_storage::disk::os::OsDisk;
 use felix_storage::{DataDir, FlushMode, Limits, Replicas};
@@ -439,7 +439,6 @@ async fn many_members_commit_at_once_and_nothing_is_lost() {
 }
 
 #[test]
-fn no_topic_id_is_made_up() {
+fn without_the_topic_nobody_keeps_a_group() {
     assert_eq!(place(&View::default(), "g"), None);
-    assert_ne!(TopicId::random(), TopicId::NONE);
 }

@@ -57,6 +57,9 @@ pub struct Copy<D: Disk, C: Clock, W> {
     /// When the oldest append that no flush covers was made.
     dirty_since: Option<MonoTime>,
     flush_in_flight: bool,
+    /// A segment was closed: it is flushed, whatever the policy, so that recovery need not read it and its
+    /// file need not stay open.
+    segment_closed: bool,
     halted: Option<HaltReason>,
 }
 
@@ -89,6 +92,7 @@ impl<D: Disk, C: Clock, W> Copy<D, C, W> {
             row,
             dirty_since: None,
             flush_in_flight: false,
+            segment_closed: false,
             halted: None,
         }
     }
@@ -134,9 +138,11 @@ impl<D: Disk, C: Clock, W> Copy<D, C, W> {
     /// once; writes are taken from now on and acknowledged when it has landed.
     pub fn lead(&mut self, key: KeyState, ports: &mut impl Ports<Writer = W>) {
         self.end_tenure(ports);
-        let (mark, end) = (self.published.mark().min(self.log.end()), self.log.end());
+        let end = self.log.end();
+        let stored = self.config.flush.counted(self.log.synced(), end);
+        let mark = self.published.mark().min(stored);
         let generation = self.row.accepted;
-        let tenure = Tenure { generation, own: self.own, key, mark, end, need: self.config.need };
+        let tenure = Tenure { generation, own: self.own, key, mark, end, stored, need: self.config.need };
         let (leader, actions) = Leader::open(tenure);
         self.published = Arc::new(Published::new(generation, self.log.start(), mark, end));
         self.visible = Visible::default();
@@ -224,6 +230,7 @@ impl<D: Disk, C: Clock, W> Copy<D, C, W> {
             })
             .map_err(refused_by_storage)?;
         self.dirty_since.get_or_insert(now);
+        self.segment_closed |= stored.rolled;
         self.visible.push(stored.end, stored.bytes);
         self.published.set_log_end(stored.end);
         if let Some(leader) = &mut self.leader {
@@ -316,11 +323,13 @@ impl<D: Disk, C: Clock, W> Copy<D, C, W> {
         if flushed >= end {
             return None;
         }
-        if !forced && !self.config.flush.asks(flushed, end) && self.flush_due() > now {
+        let asked = forced || self.segment_closed || self.config.flush.asks(flushed, end);
+        if !asked && self.flush_due() > now {
             return None;
         }
         let job = self.log.flush_job()?;
         self.flush_in_flight = true;
+        self.segment_closed = false;
         self.dirty_since = None;
         Some(job)
     }

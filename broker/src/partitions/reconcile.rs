@@ -176,10 +176,11 @@ impl Reconciler {
     fn follow_tenures(&mut self, view: &View, changes: &Changes) {
         let (node, session) = (self.agent.node(), self.agent.session());
         let mut to_open = Vec::new();
+        let mut gone = Vec::new();
         for partition in &changes.partitions {
             let named = view.partition(partition).filter(|_| view.topic(&partition.topic).is_some());
             let Some(state) = named else {
-                self.delete(*partition);
+                gone.push(*partition);
                 continue;
             };
             match (state.led_by(node, session), self.held.get(partition)) {
@@ -197,6 +198,7 @@ impl Reconciler {
                 (None, None) => {}
             }
         }
+        self.delete(gone);
         self.open(view, to_open);
     }
 
@@ -311,15 +313,22 @@ impl Reconciler {
         self.partitions.lane_of(&partition).send(Message::Lead { partition, generation, key });
     }
 
-    /// The topic is gone. What is written to it meanwhile is refused from the moment the lane hears of it.
-    fn delete(&mut self, partition: PartitionId) {
-        let Some(held) = self.held.remove(&partition) else { return };
-        let (answer, deleted) = crossbeam_channel::bounded(1);
-        self.partitions.lane_of(&partition).send(Message::Delete { partition, answer });
-        let delay = u64::try_from(held.config.log.file_delete_delay_ms).unwrap_or(0);
-        // An error means that the lane is gone: the next start deletes it.
-        if let Ok(deleted) = deleted.recv() {
-            self.removed(partition, deleted, Duration::from_millis(delay));
+    /// The topics are gone. What is written to them meanwhile is refused from the moment the lanes hear of it;
+    /// the files go on this thread, so that no lane waits for them.
+    fn delete(&mut self, partitions: Vec<PartitionId>) {
+        let mut given_up = Vec::new();
+        for partition in partitions {
+            let Some(held) = self.held.remove(&partition) else { continue };
+            let (answer, copy) = crossbeam_channel::bounded(1);
+            self.partitions.lane_of(&partition).send(Message::GiveUp { partition, answer });
+            given_up.push((partition, copy, held.config.log.file_delete_delay_ms));
+        }
+        for (partition, copy, delay_ms) in given_up {
+            let delay = Duration::from_millis(u64::try_from(delay_ms).unwrap_or(0));
+            // An error means that the lane is gone: the next start deletes the copy.
+            if let Ok(copy) = copy.recv() {
+                self.removed(partition, copy.map(|copy| copy.delete()), delay);
+            }
         }
     }
 

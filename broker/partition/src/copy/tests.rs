@@ -307,6 +307,21 @@ fn a_flush_by_time() {
 }
 
 #[test]
+fn a_closed_segment_is_flushed_whatever_the_policy() {
+    let mut world = World::new();
+    let mut config = page_cache();
+    config.log = LogConfig { segment_bytes: 1000, ..LogConfig::default() };
+    let mut copy = world.leading(config);
+    world.append(&mut copy, "a", append(batch(5), Acks::All));
+    assert!(!world.flush(&mut copy));
+    world.append(&mut copy, "b", append(batch(5), Acks::All));
+    assert_eq!(world.answers().len(), 2, "nobody waits for it");
+    assert!(world.flush(&mut copy));
+    assert_eq!(copy.row().synced, 10);
+    assert!(!world.flush(&mut copy));
+}
+
+#[test]
 fn acks_one_is_held_to_the_mark_where_the_topic_says_so() {
     let mut world = World::new();
     let mut config = page_cache();

@@ -146,10 +146,9 @@ impl<D: Disk, C: Clock, W> Copy<D, C, W> {
         Ok(Closing { id: self.id, job, row })
     }
 
-    /// Gives the partition up for good: its topic is gone. The space is freed by [`Deleted::remove`], once
-    /// the row is out of the table.
-    pub fn delete(mut self, ports: &mut impl Ports<Writer = W>) -> Result<Deleted<D>, StorageError> {
-        self.end_tenure(ports);
+    /// Gives the partition up for good, after the end of its tenure: its topic is gone. The space is freed by
+    /// [`Deleted::remove`], once the row is out of the table.
+    pub fn delete(self) -> Result<Deleted<D>, StorageError> {
         self.log.delete()
     }
 }

@@ -19,8 +19,10 @@ pub struct Tenure {
     pub key: KeyState,
     /// Where the copy's mark stands.
     pub mark: Offset,
-    /// One past the copy's last record, all of it durable: the takeover's log end.
+    /// One past the copy's last record: the takeover's log end.
     pub end: Offset,
+    /// Up to where the copy is durable, as its flush policy counts.
+    pub stored: Offset,
     /// How many members an acknowledgement needs.
     pub need: usize,
 }
@@ -68,8 +70,8 @@ impl<R: Rules> Core<R> {
             phase: Phase::Opening,
             opened_at: None,
             need: tenure.need,
-            mark: tenure.mark.min(tenure.end),
-            stored: tenure.end,
+            mark: tenure.mark.min(tenure.stored).min(tenure.end),
+            stored: tenure.stored.min(tenure.end),
             end: tenure.end,
             takeover: tenure.end,
             confirmed: BTreeMap::new(),

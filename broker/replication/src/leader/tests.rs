@@ -27,7 +27,7 @@ fn key(revision: u64, eligible: &[Pair], last: Last) -> KeyState {
 
 /// A tenure at generation 5 of a copy with 10 records, 7 of them below its mark.
 fn tenure(key: KeyState, need: usize) -> Tenure {
-    Tenure { generation: generation(5), own: pair(1, 10), key, mark: 7, end: 10, need }
+    Tenure { generation: generation(5), own: pair(1, 10), key, mark: 7, end: 10, stored: 10, need }
 }
 
 /// The only replica: nobody else is eligible.
@@ -206,6 +206,15 @@ fn who_led_last_holds_the_mark_until_it_has_confirmed() {
     assert_eq!(leader.step(confirmed, at(3)), [], "another copy on the same broker is not that member");
     let confirmed = Event::Confirmed { pair: pair(2, 20), position: 9 };
     assert_eq!(leader.step(confirmed, at(3)), [Action::Advance { mark: 9 }]);
+}
+
+#[test]
+fn what_was_not_durable_at_the_takeover_is_not_committed_by_opening() {
+    let not_flushed = Tenure { stored: 8, ..tenure(key(3, &[], Last::Never), 1) };
+    let (mut leader, actions) = Leader::<AllRules>::open(not_flushed);
+    let [Action::Report(report)] = actions.as_slice() else { panic!("{actions:?}") };
+    assert_eq!(land(&mut leader, report, 4), [Action::Opened, Action::Advance { mark: 8 }]);
+    assert_eq!(leader.step(Event::Stored { end: 10 }, at(2)), [Action::Advance { mark: 10 }]);
 }
 
 #[test]

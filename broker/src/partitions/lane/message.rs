@@ -9,8 +9,8 @@ use felix_partition::copy::{Closing, DeleteRecordsError, DeleteTo};
 use felix_protocol::ids::{Generation, Offset, PartitionId};
 use felix_replication::eligible::KeyState;
 use felix_replication::event::ReportAnswer;
+use felix_storage::ProducerDescription;
 use felix_storage::disk::os::OsDisk;
-use felix_storage::{Deleted, ProducerDescription, StorageError};
 use tokio::sync::oneshot;
 
 use crate::partitions::flusher::Flushed;
@@ -19,8 +19,8 @@ use crate::partitions::{LaneCopy, ProducersError, Writer};
 /// A closed copy: what is left to flush, and its row.
 pub(crate) type Closed = Closing<OsDisk>;
 
-/// What became of a copy that was to be deleted; `None` when the lane has none.
-pub(crate) type DeletedCopy = Option<Result<Deleted<OsDisk>, StorageError>>;
+/// A copy that the lane gave up; `None` when it has none.
+pub(crate) type GivenUp = Option<Box<LaneCopy>>;
 
 /// One message to a lane.
 pub(crate) enum Message {
@@ -51,8 +51,8 @@ pub(crate) enum Message {
     End { partition: PartitionId, generation: Generation },
     /// New settings.
     Configure { partition: PartitionId, config: Arc<PartitionConfig> },
-    /// The topic is gone.
-    Delete { partition: PartitionId, answer: Sender<DeletedCopy> },
+    /// The topic is gone: end the tenure and give the copy up.
+    GiveUp { partition: PartitionId, answer: Sender<GivenUp> },
     /// Retention is due.
     Retain,
     /// Rows that changed are to be noted.

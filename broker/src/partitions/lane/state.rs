@@ -22,7 +22,7 @@ use crate::clock::SystemClock;
 use crate::partitions::flusher::{Flushed, ToFlush};
 use crate::partitions::handle::{PartitionHandle, Tenure};
 use crate::partitions::lane::LaneSender;
-use crate::partitions::lane::message::{Closed, DeletedCopy, Message};
+use crate::partitions::lane::message::{Closed, Message};
 use crate::partitions::led::Led;
 use crate::partitions::report::ControlStore;
 use crate::partitions::upkeep::Upkeep;
@@ -104,8 +104,8 @@ pub(super) struct State {
     /// Copies with a due time, earliest first. Invariant: exactly those whose `Slot::due` is not "never".
     due: BTreeSet<(MonoTime, PartitionId)>,
     retaining: VecDeque<PartitionId>,
-    /// Whether the upkeep was told that rows of this lane changed.
-    rows_announced: bool,
+    /// Copies whose rows changed since they were last collected. The upkeep is told of the first.
+    rows_due: Vec<PartitionId>,
     /// Set once the lane was told to stop.
     stopping: Option<Stopping>,
 }
@@ -126,7 +126,7 @@ impl State {
             touched: Vec::new(),
             due: BTreeSet::new(),
             retaining: VecDeque::new(),
-            rows_announced: false,
+            rows_due: Vec::new(),
             stopping: None,
         }
     }
@@ -194,7 +194,12 @@ impl State {
             }
             Message::End { partition, generation } => self.end(partition, generation),
             Message::Configure { partition, config } => self.configure(partition, config),
-            Message::Delete { partition, answer } => self.delete(partition, &answer),
+            Message::GiveUp { partition, answer } => {
+                self.work(&partition, |copy, ports| copy.end_tenure(ports));
+                let given_up = self.forget(&partition).map(|slot| slot.copy);
+                // The reconciler waits for this; if it is gone, the next start deletes the copy.
+                let _ = answer.send(given_up);
+            }
             Message::Retain => {
                 self.retaining = self.slots.keys().copied().collect::<BTreeSet<_>>().into_iter().collect()
             }
@@ -347,16 +352,6 @@ impl State {
         }
     }
 
-    fn delete(&mut self, partition: PartitionId, answer: &Sender<DeletedCopy>) {
-        let deleted = self.forget(&partition).map(|slot| {
-            let mut ports =
-                LanePorts { lane: &self.sender, waits: &slot.waits, control: self.context.control.as_ref() };
-            slot.copy.delete(&mut ports)
-        });
-        // The reconciler waits for this; if it is gone, the broker stops and the next start deletes again.
-        let _ = answer.send(deleted);
-    }
-
     /// Retention, a slice of copies at a time.
     fn retain_some(&mut self) {
         let wall = self.context.clock.wall();
@@ -403,6 +398,7 @@ impl State {
             return;
         }
         let now = self.context.clock.now();
+        let had_no_rows = self.rows_due.is_empty();
         let mut jobs = Vec::new();
         let mut touched = std::mem::take(&mut self.touched);
         for partition in touched.drain(..) {
@@ -414,7 +410,9 @@ impl State {
             });
             let Some(slot) = self.slots.get_mut(&partition) else { continue };
             slot.touched = false;
-            slot.row_due = true;
+            if !std::mem::replace(&mut slot.row_due, true) {
+                self.rows_due.push(partition);
+            }
             let due = slot.copy.next_due();
             // An entry that fires too early costs one look; moving it at each append would cost more.
             if due < slot.due {
@@ -428,21 +426,18 @@ impl State {
             // Flushers end after the lanes.
             let _ = self.context.flusher.send(ToFlush { lane: self.sender.clone(), partition, job });
         }
-        if !self.rows_announced {
-            self.rows_announced = true;
+        if had_no_rows && !self.rows_due.is_empty() {
             self.context.upkeep.rows_changed(self.sender.clone());
         }
     }
 
     /// Gives the changed rows to the upkeep.
     fn collect_rows(&mut self) {
-        self.rows_announced = false;
         let mut rows = Vec::new();
-        for (partition, slot) in sorted(&mut self.slots) {
-            if std::mem::take(&mut slot.row_due)
-                && let Some(row) = slot.copy.take_changed_row()
-            {
-                rows.push((partition, row));
+        for partition in std::mem::take(&mut self.rows_due) {
+            if let Some(slot) = self.slots.get_mut(&partition) {
+                slot.row_due = false;
+                rows.extend(slot.copy.take_changed_row().map(|row| (partition, row)));
             }
         }
         self.context.upkeep.note_rows(rows);

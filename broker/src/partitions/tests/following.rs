@@ -136,10 +136,10 @@ fn topics_come_serve_and_go() {
             changes.changed().await.unwrap();
         }
     });
-    assert!(!folder.exists());
     assert_eq!(life.broker.append(&handle, append(batch(1), Acks::All)), Err(AppendError::NotLeader));
     assert!(life.broker.append(&life.get(other, 0), append(batch(1), Acks::All)).is_ok());
     life.stop();
+    assert!(!folder.exists(), "renamed away before the reconciler ended");
 }
 
 #[test]

@@ -82,6 +82,18 @@ pub enum ArgsError {
     Config(#[from] layers::StartError),
 }
 
+/// What was asked of the binary.
+#[derive(Debug)]
+pub enum Action {
+    /// Run a broker.
+    Serve(Box<Settings>),
+    /// Print a file, a partition's folder or a whole data directory.
+    DumpLog(PathBuf),
+}
+
+/// The name of the subcommand that prints files.
+const DUMP_LOG: &str = "dump-log";
+
 /// The node's settings, checked.
 #[derive(Clone, Debug)]
 pub struct Settings {
@@ -122,7 +134,10 @@ pub fn command() -> Command {
         felix = felix.arg(argument.clone());
         serve = serve.arg(argument);
     }
-    felix.subcommand(serve)
+    let dump = Command::new(DUMP_LOG)
+        .about("Print what a segment, an index, a partition's folder or a data directory holds; reads only")
+        .arg(Arg::new("path").value_name("DIR|FILE").required(true));
+    felix.subcommand(serve).subcommand(dump)
 }
 
 fn help(flag: &Flag) -> String {
@@ -148,14 +163,20 @@ fn after_help() -> String {
     text
 }
 
-/// The node's settings from the command line and all that it leads to. `environment` answers for the process's
-/// variables.
+/// What the command line asks for, with the node's settings from all that it leads to. `environment` answers for
+/// the process's variables.
 pub fn resolve(
     matches: &ArgMatches,
     environment: impl Fn(&str) -> Option<String>,
-) -> Result<Settings, ArgsError> {
-    let inner = matches.subcommand().map(|(_, serve)| serve);
-    settings(&Flags { inner, outer: matches }, environment)
+) -> Result<Action, ArgsError> {
+    let inner = match matches.subcommand() {
+        Some((DUMP_LOG, dump)) => {
+            let path = dump.get_one::<String>("path").map(PathBuf::from);
+            return Ok(Action::DumpLog(path.unwrap_or_default()));
+        }
+        other => other.map(|(_, serve)| serve),
+    };
+    settings(&Flags { inner, outer: matches }, environment).map(|settings| Action::Serve(Box::new(settings)))
 }
 
 /// Flags may stand before or behind `serve`; the ones behind win.

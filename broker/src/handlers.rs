@@ -267,6 +267,11 @@ impl Checked {
         self.index
     }
 
+    /// Bytes of the body.
+    pub fn bytes(&self) -> usize {
+        self.request.body().len()
+    }
+
     /// Bytes that decoding takes besides the frame.
     pub fn memory(&self) -> usize {
         self.request.weight().memory

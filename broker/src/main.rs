@@ -3,10 +3,14 @@
 //! Modules import to the right only: `main`, `server`, `net`, `handlers` with the `node` they reach, then
 //! `fetching` and `admin`, then `partitions` and `view`, and last `clock`, `tasks`, `metrics` and `wire_code`.
 
-use std::io::IsTerminal;
+use std::io::{BufWriter, ErrorKind, IsTerminal, Write};
+use std::path::Path;
 use std::process::ExitCode;
 
+use felix_storage::disk::os::OsDisk;
 use tracing_subscriber::EnvFilter;
+
+use args::Action;
 
 mod admin;
 mod args;
@@ -30,11 +34,14 @@ const REFUSED: u8 = 2;
 
 fn main() -> ExitCode {
     let matches = args::command().get_matches();
-    let settings = start_log().and_then(|()| {
+    let action = start_log().and_then(|()| {
         args::resolve(&matches, |name| std::env::var(name).ok()).map_err(|error| error.to_string())
     });
-    let started = settings.and_then(|settings| server::run(settings).map_err(|error| format!("{error:#}")));
-    match started {
+    let done = action.and_then(|action| match action {
+        Action::Serve(settings) => server::run(*settings).map_err(|error| format!("{error:#}")),
+        Action::DumpLog(path) => dump(&path),
+    });
+    match done {
         Ok(code) => code,
         Err(line) => {
             complain(&line);
@@ -43,9 +50,19 @@ fn main() -> ExitCode {
     }
 }
 
+/// Prints files for people.
+fn dump(path: &Path) -> Result<ExitCode, String> {
+    let mut out = BufWriter::new(std::io::stdout().lock());
+    match felix_storage::dump::dump(&OsDisk, path, &mut out).and_then(|()| out.flush()) {
+        Ok(()) => Ok(ExitCode::SUCCESS),
+        // Whoever reads has seen enough.
+        Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(ExitCode::SUCCESS),
+        Err(error) => Err(format!("dump-log {}: {error}", path.display())),
+    }
+}
+
 /// One line for whoever started the process, in whatever form the log has.
 fn complain(line: &str) {
-    use std::io::Write;
     // If even that cannot be written, the exit code has to do.
     let _ = writeln!(std::io::stderr(), "felix: {line}");
 }

@@ -6,7 +6,10 @@ fn run(arguments: &[&str], environment: &[(&str, &str)]) -> Result<Settings, Arg
     let matches = command().try_get_matches_from(std::iter::once(&"felix").chain(arguments)).unwrap();
     let lookup =
         |name: &str| environment.iter().find(|(key, _)| *key == name).map(|(_, value)| (*value).to_owned());
-    resolve(&matches, lookup)
+    match resolve(&matches, lookup)? {
+        Action::Serve(settings) => Ok(*settings),
+        Action::DumpLog(path) => panic!("asked to dump {}", path.display()),
+    }
 }
 
 fn file(text: &str) -> tempfile::NamedTempFile {
@@ -124,4 +127,11 @@ fn listeners_are_kafkas_syntax() {
     for bad in ["PLAINTEXT://0.0.0.0:1", "PLAINTEXT://h:0", "PLAINTEXT://:1"] {
         assert!(parse_endpoints(bad, endpoint::Use::Advertise).is_err(), "{bad}");
     }
+}
+
+#[test]
+fn a_path_to_dump_is_taken_as_it_is() {
+    let matches = command().try_get_matches_from(["felix", "dump-log", "some/where"]).unwrap();
+    let action = resolve(&matches, |_| None).unwrap();
+    assert!(matches!(action, Action::DumpLog(path) if path == PathBuf::from("some/where")));
 }

@@ -26,6 +26,8 @@ use crate::node::Node;
 
 /// Requests of one connection that may be under way at one time.
 const MOST_IN_FLIGHT: usize = 64;
+/// Bytes of requests that may be under way at one time: enough to keep a fast disk busy.
+const MOST_IN_FLIGHT_BYTES: usize = 16 * 1024 * 1024;
 /// Answers that may lie ready and unsent before no more requests are taken from this peer.
 const MOST_UNSENT_BYTES: usize = 1024 * 1024;
 /// How long a peer may let a large frame rest, for which memory is set aside.
@@ -64,6 +66,8 @@ struct Slot {
     api: usize,
     started_at: MonoTime,
     answer: Progress,
+    /// Bytes of the frame, while the request is under way.
+    frame_bytes: usize,
     /// Memory that the request holds until its answer is there.
     _shares: [Option<Share>; 2],
 }
@@ -88,6 +92,8 @@ pub struct Connection {
     incoming: Incoming,
     outgoing: Outgoing,
     slots: VecDeque<Slot>,
+    /// Bytes of the requests that are under way.
+    in_flight_bytes: usize,
     /// Bytes of the answers that are ready behind one that is not.
     ready_bytes: usize,
     parked: Option<Box<Parked>>,
@@ -117,6 +123,7 @@ impl Connection {
             incoming: Incoming::new(),
             outgoing: Outgoing::default(),
             slots: VecDeque::new(),
+            in_flight_bytes: 0,
             ready_bytes: 0,
             parked: None,
             refused: false,
@@ -169,6 +176,7 @@ impl Connection {
             {
                 self.ready_bytes += reply.bytes();
                 slot.answer = Progress::Ready(reply);
+                self.in_flight_bytes -= std::mem::take(&mut slot.frame_bytes);
                 slot._shares = [None, None];
             }
         }
@@ -225,6 +233,7 @@ impl Connection {
     /// Whether another request may be taken from this peer.
     fn has_room(&self) -> bool {
         self.slots.len() < MOST_IN_FLIGHT
+            && self.in_flight_bytes < MOST_IN_FLIGHT_BYTES
             && self.outgoing.bytes() + self.ready_bytes < MOST_UNSENT_BYTES
             && !self.refused
             && self.ending.is_none()
@@ -293,7 +302,7 @@ impl Connection {
         let request = match handlers::check(frame, backing) {
             Ok(Arrival::Request(request)) => request,
             Ok(Arrival::Answer { api, reply }) => {
-                self.push(api, Progress::Ready(reply), [None, None]);
+                self.push_ready(api, reply);
                 return;
             }
             Err(refusal) => return self.end_after(refusal.to_string()),
@@ -312,26 +321,29 @@ impl Connection {
     /// A request that cannot be answered: those before it still are, then the connection ends.
     fn end_after(&mut self, reason: String) {
         self.refused = true;
-        let api = handlers::UNKNOWN_API;
-        self.push(api, Progress::Ready(Reply::Close(reason)), [None, None]);
+        self.push_ready(handlers::UNKNOWN_API, Reply::Close(reason));
     }
 
     fn start(&mut self, request: handlers::Checked, shares: [Option<Share>; 2], context: &mut Context<'_>) {
         let api = request.index();
+        let frame_bytes = request.bytes();
         match handlers::start(&self.node, &self.client, request) {
-            Answer::Now(reply) => self.push(api, Progress::Ready(reply), [None, None]),
+            Answer::Now(reply) => self.push_ready(api, reply),
             Answer::Later(mut waiting) => match waiting.as_mut().poll(context) {
-                Poll::Ready(reply) => self.push(api, Progress::Ready(reply), [None, None]),
-                Poll::Pending => self.push(api, Progress::Pending(waiting), shares),
+                Poll::Ready(reply) => self.push_ready(api, reply),
+                Poll::Pending => {
+                    self.in_flight_bytes += frame_bytes;
+                    let (started_at, answer) = (self.active_at, Progress::Pending(waiting));
+                    self.slots.push_back(Slot { api, started_at, answer, frame_bytes, _shares: shares });
+                }
             },
         }
     }
 
-    fn push(&mut self, api: usize, answer: Progress, shares: [Option<Share>; 2]) {
-        if let Progress::Ready(reply) = &answer {
-            self.ready_bytes += reply.bytes();
-        }
-        self.slots.push_back(Slot { api, started_at: self.active_at, answer, _shares: shares });
+    fn push_ready(&mut self, api: usize, reply: Reply) {
+        self.ready_bytes += reply.bytes();
+        let (started_at, answer) = (self.active_at, Progress::Ready(reply));
+        self.slots.push_back(Slot { api, started_at, answer, frame_bytes: 0, _shares: [None, None] });
     }
 
     /// Before going to sleep: an idle connection keeps no memory that it does not need.

@@ -108,3 +108,19 @@ fn a_killed_broker_keeps_what_it_acknowledged() {
         assert!(answer.windows(8).any(|window| window == [b'a' + at; 8]), "record {at} of {answer:?}");
     }
 }
+
+#[test]
+fn what_is_on_the_disk_can_be_printed() {
+    let broker = Broker::start(&[]);
+    let mut client = broker.connect();
+    client.ask(METADATA, 1, 1, &metadata("t"));
+    client.ask(PRODUCE, 3, 2, &produce("t", 1, b"printed"));
+    let dump = |path: &std::path::Path| {
+        std::process::Command::new(env!("CARGO_BIN_EXE_felix")).arg("dump-log").arg(path).output().unwrap()
+    };
+    let output = dump(&broker.data());
+    assert!(output.status.success());
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(text.contains(".log") && text.contains("meta.properties"), "{text}");
+    assert_eq!(dump(std::path::Path::new("/does/not/exist")).status.code(), Some(2));
+}

@@ -132,7 +132,8 @@ impl Page<'_> {
             Ok(()) => ErrorCode::UnknownTopicOrPartition,
             Err(_) => ErrorCode::InvalidTopicException,
         };
-        self.response.topics.push(failure(name, code));
+        let topic = failure(name, code).with_topic_authorized_operations(TOPIC_OPERATIONS);
+        self.response.topics.push(topic);
         true
     }
 

@@ -194,6 +194,16 @@ impl<'a> Reader<'a> {
     fn entry(&mut self, row: &'static Row) -> Entry {
         let names = broker_names(self.resource, row);
         let mut synonyms = self.synonyms(row, &names);
+        if self.resource == Resource::Topic {
+            // Kafka tells of a default only under the first of the broker's names, or behind a value that was said
+            // under it. What was said under another one is kept, so that a value's source is always among them.
+            let first = names.first().map_or(row.name, |name| name.name);
+            let mut behind = false;
+            synonyms.retain(|synonym| {
+                behind |= synonym.name == first;
+                behind || synonym.source != Source::Default
+            });
+        }
         let value = if self.resource == Resource::Broker {
             // What was said under the setting's own name; what was said under its other names shows in theirs.
             if let Some(first) = synonyms.iter().position(|synonym| synonym.name == row.name) {

@@ -119,3 +119,21 @@ fn groups_and_subscriptions_are_described_as_kafka_does() {
     assert_eq!(said(find(&entries, "interval.ms")), [("interval.ms", Some("50000"), Source::ClientMetrics)]);
     assert_eq!(said(find(&entries, "match")), []);
 }
+
+#[test]
+fn a_default_shows_only_under_the_first_of_the_brokers_names() {
+    let described = |overrides: &Overrides, cluster: &Overrides, name: &str| {
+        let layers = Layers { cluster, ..Layers::DEFAULTS };
+        let entries = describe_topic(overrides, &layers);
+        let synonyms = find(&entries, name).synonyms.iter().map(|one| (one.name, one.source));
+        synonyms.collect::<Vec<_>>()
+    };
+    let none = Overrides::new();
+    assert_eq!(described(&none, &none, "retention.ms"), []);
+    assert_eq!(described(&none, &none, "retention.bytes"), [("log.retention.bytes", Source::Default)]);
+    let own = overrides(&[("retention.ms", "5")]);
+    assert_eq!(described(&own, &none, "retention.ms"), [("retention.ms", Source::Topic)]);
+    let cluster = overrides(&[("log.retention.ms", "7")]);
+    let both = [("log.retention.ms", Source::Cluster), ("log.retention.hours", Source::Default)];
+    assert_eq!(described(&none, &cluster, "retention.ms"), both);
+}

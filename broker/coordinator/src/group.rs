@@ -112,6 +112,10 @@ impl Group {
         self.state
     }
 
+    pub(crate) fn member_count(&self) -> usize {
+        self.members.len()
+    }
+
     /// Applies a record from the log.
     pub(crate) fn replay(&mut self, record: Record) {
         self.durable.apply(record);

@@ -146,6 +146,11 @@ impl Turn<'_> {
 /// How many records one sweep for expired offsets writes before it makes a pause.
 const SWEEP_RECORDS: usize = 10_000;
 
+/// Debug builds check the invariants of a group of so many members after every step,
+const CHECKED_ALWAYS: usize = 50;
+/// and of a larger one after every so many steps.
+const CHECKED_EVERY: u64 = 64;
+
 /// The machine.
 #[derive(Clone, Debug)]
 pub struct Shard {
@@ -157,6 +162,8 @@ pub struct Shard {
     sweep_after: Option<Arc<str>>,
     /// Groups that the log does not know yet.
     unstored: usize,
+    /// Steps taken, to check large groups only now and then in debug builds.
+    steps: u64,
 }
 
 impl Shard {
@@ -169,6 +176,7 @@ impl Shard {
             sweep_at: None,
             sweep_after: None,
             unstored: 0,
+            steps: 0,
         }
     }
 
@@ -446,7 +454,10 @@ impl Shard {
         let result = act(group, &mut turn);
         let is_unstored = group.durable().is_empty();
         let is_nothing = group.is_nothing();
-        if cfg!(debug_assertions) {
+        // Checking walks all members: in a large group that would be felt.
+        self.steps += 1;
+        let due = group.member_count() <= CHECKED_ALWAYS || self.steps.is_multiple_of(CHECKED_EVERY);
+        if cfg!(debug_assertions) && due {
             let checked = crate::invariants::check_group(group, turn.timers);
             assert!(checked.is_ok(), "{checked:?}");
         }

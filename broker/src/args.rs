@@ -277,6 +277,10 @@ fn settings(flags: &Flags<'_>, environment: impl Fn(&str) -> Option<String>) -> 
         {
             given.insert(name, (value.clone(), Source::Config(origin.to_owned())));
         } else if let Some(default) = flag.default {
+            if let Some(config @ "node.id") = flag.config {
+                // Described under Kafka's older name too, as the number that it is.
+                fixed.set(config, default, Source::Default)?;
+            }
             given.insert(name, (default.to_owned(), Source::Default));
         }
     }

@@ -6,7 +6,6 @@
 //! connection is closed; only ApiVersions of an unknown version has an answer. Wire messages stop in these files.
 
 use std::collections::HashSet;
-use std::fmt::Write as _;
 use std::future::Future;
 use std::hash::Hash;
 use std::net::SocketAddr;
@@ -106,7 +105,8 @@ pub enum Class {
 }
 
 impl Class {
-    fn name(self) -> &'static str {
+    /// The word for it, in the page and as a label.
+    pub fn name(self) -> &'static str {
         match self {
             Class::Records => "records",
             Class::Discovery => "discovery",
@@ -351,8 +351,9 @@ pub fn name(key: ApiKey) -> String {
 }
 
 /// The page `docs/api-versions.md`.
-#[cfg_attr(not(test), expect(dead_code, reason = "the page is written by its test"))]
-pub fn page() -> String {
+#[cfg(test)]
+fn page() -> String {
+    use std::fmt::Write as _;
     let mut page = String::from(
         "# APIs and versions\n\nWhat a client is told by ApiVersions. Generated from the list in \
          `broker/src/handlers.rs`; how each API differs from Apache Kafka stands at the top of its file.\n\n\

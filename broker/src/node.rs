@@ -4,8 +4,8 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use felix_cluster::config::{BrokerConfig, TopicConfig};
-use felix_cluster::view::{TopicView, View};
+use felix_cluster::config::BrokerConfig;
+use felix_cluster::view::View;
 use felix_control::agent::Agent;
 use felix_protocol::ids::BrokerId;
 use parking_lot::Mutex;
@@ -119,11 +119,6 @@ impl Node {
         self.configs.broker(&self.view())
     }
 
-    /// What a topic obeys.
-    pub fn topic_config(&self, view: &View, topic: &TopicView) -> Arc<TopicConfig> {
-        self.configs.topic(view, topic)
-    }
-
     /// Where clients of that listener reach a broker; `None` if it is fenced or has no such listener.
     pub fn endpoint(view: &View, broker: BrokerId, listener: &str) -> Option<Place> {
         let found = view.broker(broker).filter(|found| !found.is_fenced())?;
@@ -139,8 +134,8 @@ impl Node {
 
 /// The series of every API.
 pub fn api_metrics(metrics: &Metrics) -> Vec<ApiMetrics> {
-    let known = handlers::APIS.iter().map(|api| handlers::name(api.key));
-    known.chain(["unknown".to_owned()]).map(|name| metrics.api(&name)).collect()
+    let known = handlers::APIS.iter().map(|api| metrics.api(&handlers::name(api.key), api.class.name()));
+    known.chain([metrics.api("unknown", "none")]).collect()
 }
 
 #[cfg(test)]

@@ -153,14 +153,14 @@ impl Starting {
             tail_bytes: usize::try_from(config.logs.tail_bytes).unwrap_or(usize::MAX),
             ..StorageLimits::default()
         };
-        let dir = DataDir::open(OsDisk, &settings.data_dir, limits).map_err(|error| match error {
-            StorageError::Locked(path) => {
-                anyhow!(
-                    "data-dir = \"{}\": in use by another process; stop it or choose another",
-                    path.display()
-                )
+        let dir = DataDir::open(OsDisk, &settings.data_dir, limits).map_err(|error| {
+            let path = settings.data_dir.display();
+            if matches!(error, StorageError::Locked(_)) {
+                return anyhow!(
+                    "data-dir = \"{path}\": in use by another process; stop it or choose another"
+                );
             }
-            other => anyhow!("data-dir = \"{}\": {other}", settings.data_dir.display()),
+            anyhow!("data-dir = \"{path}\": {error}")
         })?;
         let setup = SocketSetup::of(&config);
         let mut clients = Vec::new();

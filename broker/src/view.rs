@@ -44,11 +44,6 @@ impl Configs {
         Configs { broker_id, fixed, broker: ArcSwapOption::empty(), topics: RwLock::default() }
     }
 
-    /// What the node was started with.
-    pub fn fixed(&self) -> &StaticConfig {
-        &self.fixed
-    }
-
     /// The layers above the defaults, as that view has them.
     pub fn layers<'a>(&'a self, view: &'a View) -> Layers<'a> {
         Layers {

@@ -51,23 +51,3 @@ pub async fn create_by_default(
     drop(view);
     node.agent.create_topics(new, false, OPENING).await
 }
-
-/// How long a client that gave so many milliseconds is kept waiting.
-pub fn patience(timeout_ms: i32) -> Duration {
-    Duration::from_millis(u64::try_from(timeout_ms).unwrap_or(0)).min(LONGEST_PATIENCE)
-}
-
-/// Nobody is kept waiting for longer, whatever he asks.
-const LONGEST_PATIENCE: Duration = Duration::from_secs(60);
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn patience_is_bounded_on_both_sides() {
-        assert_eq!(patience(-1), Duration::ZERO);
-        assert_eq!(patience(1500), Duration::from_millis(1500));
-        assert_eq!(patience(i32::MAX), LONGEST_PATIENCE);
-    }
-}

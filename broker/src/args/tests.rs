@@ -133,5 +133,5 @@ fn listeners_are_kafkas_syntax() {
 fn a_path_to_dump_is_taken_as_it_is() {
     let matches = command().try_get_matches_from(["felix", "dump-log", "some/where"]).unwrap();
     let action = resolve(&matches, |_| None).unwrap();
-    assert!(matches!(action, Action::DumpLog(path) if path == PathBuf::from("some/where")));
+    assert!(matches!(action, Action::DumpLog(path) if path.as_os_str() == "some/where"));
 }

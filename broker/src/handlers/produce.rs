@@ -175,12 +175,14 @@ impl Writing<'_> {
             return Err(Refused::new(ErrorCode::InvalidTxnState, "transactions are not served yet"));
         }
         let appended_at = validated.appended_at.map_or(-1, |time| time.0);
+        let packed_bytes = validated.batch.bytes().len();
         let append = Append {
             batch: validated.batch,
             acks,
             timeout: self.timeout,
             origin: Origin::Client,
-            frame_bytes: records.len(),
+            // A batch that was packed anew has a buffer of its own.
+            frame_bytes: if validated.repacked { packed_bytes } else { self.call.backing },
         };
         Ok(Partition::Waiting { answer: handle.submit(append), id, index: data.index, appended_at })
     }

@@ -85,7 +85,8 @@ impl Incoming {
     }
 
     /// Whether a frame has begun.
-    pub fn amid_frame(&self) -> bool {
+    #[cfg(test)]
+    fn amid_frame(&self) -> bool {
         !self.buffer.is_empty()
     }
 

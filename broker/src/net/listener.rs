@@ -72,9 +72,11 @@ pub fn bind(name: &str, host: &str, port: u16, setup: SocketSetup) -> Result<Bou
     let listener = if host.is_empty() {
         // One socket serves both families where the machine has IPv6.
         listen(SocketAddr::from((Ipv6Addr::UNSPECIFIED, port)))
-            .or_else(|error| match error.kind() {
-                io::ErrorKind::AddrInUse => Err(error),
-                _ => listen(SocketAddr::from((Ipv4Addr::UNSPECIFIED, port))),
+            .or_else(|error| {
+                if error.kind() == io::ErrorKind::AddrInUse {
+                    return Err(error);
+                }
+                listen(SocketAddr::from((Ipv4Addr::UNSPECIFIED, port)))
             })
             .map_err(fail)?
     } else {

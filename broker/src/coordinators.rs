@@ -24,6 +24,7 @@ mod topic;
 use std::collections::BTreeMap;
 use std::io;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use felix_cluster::config::BrokerConfig;
@@ -78,6 +79,19 @@ pub struct Setup {
     pub closing: CancellationToken,
 }
 
+/// Numbers for an operator.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Figures {
+    /// Groups that this broker coordinates.
+    pub groups: usize,
+    /// Partitions whose groups are being read from the log.
+    pub loading: usize,
+    /// Rebalances begun.
+    pub rebalances: u64,
+    /// Machines thrown away, because an append failed or a promise was broken, and read anew.
+    pub reloads: u64,
+}
+
 /// What all hosts share.
 struct Shared {
     agent: Agent,
@@ -86,6 +100,8 @@ struct Shared {
     clock: SystemClock,
     deadlines: Deadlines,
     loader: Loader,
+    rebalances: AtomicU64,
+    reloads: AtomicU64,
 }
 
 impl Shared {
@@ -141,9 +157,10 @@ impl Coordinators {
         let Setup { agent, partitions, configs, clock, closing } = setup;
         let loader = Loader::start()?;
         let deadlines = Deadlines::default();
-        let shared = Arc::new(Shared { agent, partitions, configs, clock, deadlines, loader });
+        let (rebalances, reloads) = (AtomicU64::new(0), AtomicU64::new(0));
+        let shared = Shared { agent, partitions, configs, clock, deadlines, loader, rebalances, reloads };
         let coordinators = Arc::new(Coordinators {
-            shared,
+            shared: Arc::new(shared),
             hosts: RwLock::default(),
             making: tokio::sync::Mutex::default(),
         });
@@ -170,7 +187,10 @@ impl Coordinators {
     /// All groups that pass the filter. Groups of partitions led elsewhere are listed there; while some are still
     /// being read, the list would not be whole, so there is none.
     pub async fn list(&self, filter: &ListGroups) -> Result<Vec<Listed>, Unavailable> {
-        let hosts: Vec<Arc<Host>> = self.hosts.read().by_index.values().cloned().collect();
+        let hosts = self.all();
+        if hosts.len() < self.named() {
+            return Err(Unavailable::Loading);
+        }
         let mut asked = Vec::with_capacity(hosts.len());
         let nobody: Arc<str> = "".into();
         for host in hosts {
@@ -197,6 +217,27 @@ impl Coordinators {
         let view = self.shared.agent.view();
         let partition = place(&view, group).ok_or(Unavailable::NotAvailable)?;
         view.partition(&partition).and_then(|found| found.leader_id()).ok_or(Unavailable::NotAvailable)
+    }
+
+    /// How many partitions this broker is named to lead; those that are not open yet have no host.
+    fn named(&self) -> usize {
+        let (view, node) = (self.shared.agent.view(), self.shared.agent.node());
+        let Some(topic) = view.topic_named(CONSUMER_OFFSETS) else { return 0 };
+        view.partitions_of(&topic.id).filter(|partition| partition.leader_id() == Some(node)).count()
+    }
+
+    /// What there is and what happened since the start.
+    pub fn figures(&self) -> Figures {
+        let mut figures =
+            Figures { rebalances: self.shared.rebalances.load(Ordering::Relaxed), ..Figures::default() };
+        figures.reloads = self.shared.reloads.load(Ordering::Relaxed);
+        for host in self.all() {
+            match host.group_count() {
+                Some(groups) => figures.groups += groups,
+                None => figures.loading += 1,
+            }
+        }
+        figures
     }
 
     fn host_of(&self, group: &str) -> Result<Arc<Host>, Unavailable> {

@@ -3,6 +3,7 @@
 use std::collections::{BTreeSet, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -228,6 +229,15 @@ impl Host {
         }
     }
 
+    /// How many groups there are; `None` while that is not known.
+    pub(super) fn group_count(&self) -> Option<usize> {
+        match &self.state.lock().stage {
+            Stage::Loading => None,
+            Stage::Ready(shard) => Some(shard.group_count()),
+            Stage::Closed => Some(0),
+        }
+    }
+
     /// Whether the machine is still to be read for this life.
     pub(super) fn wants(&self, life: u64) -> bool {
         let state = self.state.lock();
@@ -279,7 +289,12 @@ impl Host {
     }
 
     fn carry_out(self: &Arc<Self>, state: &mut MutexGuard<'_, State>, outcome: Outcome, now: Now) {
-        outcome.notices.iter().for_each(note);
+        for notice in &outcome.notices {
+            if matches!(notice, Notice::Rebalancing { .. }) {
+                self.shared.rebalances.fetch_add(1, Ordering::Relaxed);
+            }
+            note(notice);
+        }
         state.gathered.records.extend(outcome.records);
         for answer in outcome.replies {
             let (token, reply) = (answer.token, answer.reply);
@@ -365,6 +380,7 @@ impl Host {
     /// The machine is ahead of its log: it is thrown away, and another is read.
     fn start_over(self: &Arc<Self>, state: &mut MutexGuard<'_, State>, error: Unavailable) {
         let state = &mut **state;
+        self.shared.reloads.fetch_add(1, Ordering::Relaxed);
         state.life += 1;
         state.pumping = false;
         state.appends.clear();

@@ -366,6 +366,8 @@ async fn clients_that_wait_are_answered_whatever_happens() {
     assert_eq!(waits.await, Err(Unavailable::NotAvailable));
     broker.ready("g").await;
     broker.beat("g", &again).await.unwrap();
+    let figures = broker.coordinators.figures();
+    assert_eq!((figures.groups, figures.rebalances, figures.reloads), (1, 3, 1));
 
     // The broker stops.
     let waits = broker.coordinators.ask(&group, Request::Join(join("g", ""))).unwrap();

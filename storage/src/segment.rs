@@ -60,6 +60,8 @@ struct Indexes {
     ready: bool,
     /// The files were found wrong: build them, do not look at them.
     distrusted: bool,
+    /// What the files say is of an earlier life: the first spill replaces them.
+    outdated: bool,
     offsets_on_file: usize,
     times_on_file: usize,
     offsets: Vec<OffsetEntry>,
@@ -73,6 +75,11 @@ struct Indexes {
 }
 
 impl Indexes {
+    /// Of a segment that is read or written from its beginning.
+    fn anew() -> Indexes {
+        Indexes { ready: true, outdated: true, ..Indexes::default() }
+    }
+
     /// Takes in a batch, in Kafka's way: an entry for the first batch after more than `interval` bytes.
     fn add(&mut self, header: &BatchHeader, position: u64, interval: u32) {
         let offset = header.last_offset();
@@ -143,16 +150,9 @@ impl<D: Disk> Segment<D> {
         Ok(segment)
     }
 
-    /// Begins the indexes anew, in memory: the files are emptied at the first spill.
+    /// Begins the indexes anew, in memory; what the files may say is replaced at the first spill.
     pub(crate) fn start_empty_indexes(&self) {
-        *self.indexes.lock() = Indexes { ready: true, ..Indexes::default() };
-        for kind in [Kind::Index, Kind::TimeIndex] {
-            // A leftover of an earlier segment of that name would be taken for ours.
-            let path = self.path(kind);
-            if self.disk().remove_file(&path).is_err() && self.disk().read_dir(&path).is_ok() {
-                let _ = self.disk().remove_dir_all(&path);
-            }
-        }
+        *self.indexes.lock() = Indexes::anew();
         self.offsets.close();
         self.times.close();
     }
@@ -255,27 +255,61 @@ impl<D: Disk> Segment<D> {
 
     /// Writes gathered entries to the files; they stay in memory when that fails.
     pub(crate) fn spill(&self) -> io::Result<()> {
-        let (offsets, times, offsets_at, times_at) = {
+        let (offsets, times, offsets_at, times_at, outdated) = {
             let indexes = self.indexes.lock();
-            (indexes.offsets.clone(), indexes.times.clone(), indexes.offsets_on_file, indexes.times_on_file)
+            let (offsets, times) = (indexes.offsets.clone(), indexes.times.clone());
+            (offsets, times, indexes.offsets_on_file, indexes.times_on_file, indexes.outdated)
         };
-        if !offsets.is_empty() {
-            let file = self.index_file(Kind::Index, OpenMode::Create)?;
-            let at = offsets_at * OffsetEntry::BYTES;
-            write_all_at(&*file, &encoded(&offsets, self.base), at as u64)?;
-            let mut indexes = self.indexes.lock();
-            indexes.offsets_on_file += offsets.len();
-            indexes.offsets.clear();
-        }
-        if !times.is_empty() {
-            let file = self.index_file(Kind::TimeIndex, OpenMode::Create)?;
-            let at = times_at * TimeEntry::BYTES;
-            write_all_at(&*file, &encoded(&times, self.base), at as u64)?;
-            let mut indexes = self.indexes.lock();
-            indexes.times_on_file += times.len();
-            indexes.times.clear();
-        }
+        self.spill_entries(Kind::Index, &offsets, offsets_at, outdated)?;
+        self.spill_entries(Kind::TimeIndex, &times, times_at, outdated)?;
+        let mut indexes = self.indexes.lock();
+        indexes.outdated = false;
+        indexes.offsets_on_file += offsets.len();
+        indexes.offsets.clear();
+        indexes.times_on_file += times.len();
+        indexes.times.clear();
         Ok(())
+    }
+
+    fn spill_entries<E: IndexEntry>(
+        &self,
+        kind: Kind,
+        entries: &[E],
+        at: usize,
+        outdated: bool,
+    ) -> io::Result<()> {
+        if entries.is_empty() {
+            if outdated {
+                self.remove_index(kind);
+            }
+            return Ok(());
+        }
+        let mode = if outdated { OpenMode::Replace } else { OpenMode::Create };
+        if outdated {
+            // An open slot would not be emptied.
+            self.close_index(kind);
+        }
+        let file = match self.index_file(kind, mode) {
+            // A folder in the file's place is nobody's.
+            Err(error) if error.kind() == io::ErrorKind::IsADirectory => {
+                self.disk().remove_dir_all(&self.path(kind))?;
+                self.index_file(kind, mode)?
+            }
+            other => other?,
+        };
+        write_all_at(&*file, &encoded(entries, self.base), (at * E::BYTES) as u64)
+    }
+
+    fn close_index(&self, kind: Kind) {
+        if kind == Kind::Index { self.offsets.close() } else { self.times.close() }
+    }
+
+    fn remove_index(&self, kind: Kind) {
+        self.close_index(kind);
+        let path = self.path(kind);
+        if self.disk().remove_file(&path).is_err() && self.disk().read_dir(&path).is_ok() {
+            let _ = self.disk().remove_dir_all(&path);
+        }
     }
 
     /// Completes the index files: the greatest timestamp is always in the time index of a segment that is no
@@ -287,11 +321,9 @@ impl<D: Disk> Segment<D> {
             let mut indexes = self.indexes.lock();
             indexes.ready = false;
             indexes.distrusted = true;
-            for kind in [Kind::Index, Kind::TimeIndex] {
-                let _ = self.disk().remove_file(&self.path(kind));
-            }
-            self.offsets.close();
-            self.times.close();
+            drop(indexes);
+            self.remove_index(Kind::Index);
+            self.remove_index(Kind::TimeIndex);
             return Vec::new();
         }
         let (any_offsets, any_times) = {
@@ -326,7 +358,7 @@ impl<D: Disk> Segment<D> {
     }
 
     fn build(&self, file: &D::File, size: u64, interval: u32) -> Result<Indexes, ReadError> {
-        let mut indexes = Indexes { ready: true, ..Indexes::default() };
+        let mut indexes = Indexes::anew();
         let mut walk = Walk::new(file, 0, size, self.base);
         let mut next = self.base;
         while let Some(step) = walk.next_header().map_err(|broken| self.broken(broken, next))? {
@@ -334,6 +366,21 @@ impl<D: Disk> Segment<D> {
             indexes.add(&step.header, step.position, interval);
         }
         Ok(indexes)
+    }
+
+    /// Builds the indexes of a short segment from its batches, in memory; returns the last batch.
+    pub(crate) fn build_in_memory(&self) -> Result<Option<BatchHeader>, Broken> {
+        self.start_empty_indexes();
+        let file = self.file()?;
+        let mut walk = Walk::new(&*file, 0, self.size(), self.base);
+        let mut last = None;
+        let mut indexes = Indexes::anew();
+        while let Some(step) = walk.next_header()? {
+            indexes.add(&step.header, step.position, self.interval());
+            last = Some(step.header);
+        }
+        *self.indexes.lock() = indexes;
+        Ok(last)
     }
 
     /// Adopts the index files of a segment that was closed properly and will be written again, given the

@@ -15,7 +15,7 @@ use felix_protocol::generation_map::GenerationMap;
 use felix_protocol::ids::{Offset, PartitionId};
 use felix_protocol::time::WallTime;
 
-use super::{LoadReport, Log, Recovered, SideFile, home, of_reading};
+use super::{LoadReport, Log, Recovered, SHORT, SideFile, home, of_reading};
 use crate::config::LogConfig;
 use crate::data_dir::{DataDir, SIDE_FILE_LIMIT};
 use crate::disk::{self, Disk};
@@ -332,8 +332,15 @@ impl<D: Disk> Loader<'_, D> {
         let size = active.size();
         let mut end = active.base();
         let mut newest = None;
-        if size == 0 {
-            active.start_empty_indexes();
+        if size <= SHORT {
+            match active.build_in_memory() {
+                Ok(Some(last)) => (end, newest) = (last.next_offset(), last.generation),
+                Ok(None) => {}
+                Err(Broken::Batch { .. }) => return Ok(false),
+                Err(Broken::Io(error)) => {
+                    return Err(StorageError::io("read", &active.path(Kind::Log), error));
+                }
+            }
         } else {
             let path = active.path(Kind::Log);
             let file = active.file().doing("open", &path)?;
@@ -388,8 +395,12 @@ impl<D: Disk> Loader<'_, D> {
         self.believe_map(newest)?;
         let (producers, at) = self.log.snapshot_below(&self.listing.snapshots, end, self.now);
         self.log.producers = producers;
-        if at != Some(end) && self.log.replay(at, end, self.now)? {
-            self.rebuilt(SideFile::ProducerSnapshot);
+        if at != Some(end) {
+            let before = self.log.producers.clone();
+            self.log.replay(at, end, self.now)?;
+            if self.log.producers != before {
+                self.rebuilt(SideFile::ProducerSnapshot);
+            }
         }
         Ok(true)
     }

@@ -53,6 +53,7 @@ impl<D: Disk> Segment<D> {
             built.times_on_file = built.times.len();
             built.offsets = Vec::new();
             built.times = Vec::new();
+            built.outdated = false;
         }
         // Otherwise (a full disk, say) they serve from memory.
         *self.indexes.lock() = built;

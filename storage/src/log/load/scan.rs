@@ -63,7 +63,9 @@ impl<D: Disk> Loader<'_, D> {
         self.log.pending.folders.push(self.log.folder().to_path_buf());
         self.log.pending.folders.push(self.log.shared.home.dir.path().to_path_buf());
         // What an earlier life noted of offsets that are not reached now would mislead a later one.
-        self.log.remove_snapshots_above(expected)?;
+        if self.listing.snapshots.range(expected + 1..).next().is_some() {
+            self.log.remove_snapshots_above(expected)?;
+        }
         for segment in &segments[first..last] {
             let indexes = segment.complete_indexes();
             self.log.mark_others_dirty(indexes);
@@ -127,11 +129,6 @@ impl<D: Disk> Loader<'_, D> {
         self.log.producers = producers;
         if at != Some(base) && self.log.replay(at, base, self.now)? {
             self.rebuilt(SideFile::ProducerSnapshot);
-        }
-        // Those above are made again from the scan.
-        for at in self.listing.snapshots.split_off(&(base + 1)) {
-            let path = layout::file_path(self.log.folder(), at, Kind::Snapshot);
-            let _ = self.log.disk().remove_file(&path);
         }
         Ok(())
     }

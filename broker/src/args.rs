@@ -127,7 +127,11 @@ pub fn command() -> Command {
         .disable_help_subcommand(true);
     for flag in FLAGS {
         let Some(name) = flag.flag else { continue };
-        let mut argument = Arg::new(name).long(name).value_name(flag.value_name).help(help(flag));
+        let mut argument = Arg::new(name)
+            .long(name)
+            .value_name(flag.value_name)
+            .help(help(flag))
+            .allow_negative_numbers(true);
         if name == "set" {
             argument = argument.action(ArgAction::Append);
         }
@@ -161,6 +165,28 @@ fn after_help() -> String {
     }
     text.push_str("\nPrecedence: flag, environment, file, default.");
     text
+}
+
+/// Why a command line gives nothing to act on.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Unparsed {
+    /// It asks for a text: help or the version.
+    Shown(String),
+    /// It is wrong: one line that says what.
+    Wrong(String),
+}
+
+/// Takes the command line apart.
+pub fn parse(arguments: impl IntoIterator<Item = std::ffi::OsString>) -> Result<ArgMatches, Unparsed> {
+    command().try_get_matches_from(arguments).map_err(|error| {
+        let text = error.render().to_string();
+        if !error.use_stderr() {
+            return Unparsed::Shown(text);
+        }
+        // clap explains on several lines; the first says what is wrong.
+        let what = text.lines().next().unwrap_or_default();
+        Unparsed::Wrong(format!("{}; `felix --help` says what there is", what.trim_start_matches("error: ")))
+    })
 }
 
 /// What the command line asks for, with the node's settings from all that it leads to. `environment` answers for

@@ -168,6 +168,10 @@ pub async fn alter(
 }
 
 async fn alter_one(node: &Arc<Node>, one: Alteration, validate_only: bool) -> Result<(), Refused> {
+    if one.resource_type == TOPIC && one.resource_name.is_empty() {
+        let text = "Default topic resources are not allowed.";
+        return Err(Refused::new(ErrorCode::InvalidRequest, text));
+    }
     let resource = Resource::parse(one.resource_type, &one.resource_name)?;
     resource.check_here(node)?;
     let change = one.change?;

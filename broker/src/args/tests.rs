@@ -31,7 +31,9 @@ fn nothing_given_means_the_defaults() {
     assert_eq!(settings.listeners[0].to_string(), "PLAINTEXT://127.0.0.1:9092");
     assert_eq!(settings.metrics_bind, ("127.0.0.1".to_owned(), 9644));
     assert_eq!(settings.lease, Duration::from_secs(2));
-    assert!(settings.fixed.values().is_empty());
+    let fixed: Vec<_> =
+        settings.fixed.values().iter().map(|(name, value)| format!("{name}={value}")).collect();
+    assert_eq!(fixed, ["broker.id=1", "node.id=1"], "and nothing else is described as said at the start");
 }
 
 #[test]
@@ -134,4 +136,21 @@ fn a_path_to_dump_is_taken_as_it_is() {
     let matches = command().try_get_matches_from(["felix", "dump-log", "some/where"]).unwrap();
     let action = resolve(&matches, |_| None).unwrap();
     assert!(matches!(action, Action::DumpLog(path) if path.as_os_str() == "some/where"));
+}
+
+#[test]
+fn a_wrong_command_line_is_one_line() {
+    let parsed = |line: &[&str]| {
+        let words = std::iter::once("felix").chain(line.iter().copied());
+        parse(words.map(std::ffi::OsString::from))
+    };
+    for line in
+        [&["--bogus"][..], &["--node-id"], &["nonsense"], &["dump-log"], &["--rack", "a", "--rack", "b"]]
+    {
+        let Err(Unparsed::Wrong(text)) = parsed(line) else { panic!("{line:?} is taken") };
+        assert!(!text.contains('\n') && text.contains("--help"), "{text}");
+    }
+    assert!(matches!(parsed(&["--help"]), Err(Unparsed::Shown(text)) if text.contains("--data-dir")));
+    assert!(matches!(parsed(&["--version"]), Err(Unparsed::Shown(_))));
+    assert!(parsed(&["--node-id", "-5"]).is_ok(), "refused with its own words later");
 }

@@ -5,7 +5,7 @@
 //! - Changes hold at once, without a restart.
 //!
 //! Every broker carries this out for topics, groups and the cluster; settings of one broker are changed by that
-//! broker.
+//! broker. Differences from Apache Kafka: a broker's settings must be known by name; Kafka takes any, for its plugins.
 
 use std::sync::Arc;
 

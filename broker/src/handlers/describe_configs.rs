@@ -46,9 +46,9 @@ fn handle(node: &Arc<Node>, call: Call) -> Handled {
             .and_then(|parsed| describe(node, &view, &parsed));
         let result = DescribeConfigsResult::default()
             .with_resource_type(resource.resource_type)
-            .with_resource_name(resource.resource_name.clone())
-            .with_error_message(None);
+            .with_resource_name(resource.resource_name.clone());
         match described {
+            // The message is the empty text, as Kafka's is.
             Ok(entries) => result.with_configs(wanted.entries(&resource, entries)),
             Err(refused) => {
                 result.with_error_code(refused.code as i16).with_error_message(refused.message.map(text))

@@ -43,10 +43,7 @@ fn handle(node: &Arc<Node>, call: Call) -> Handled {
                 PartitionData::default()
                     .with_partition_index(partition.partition_index)
                     .with_error_code(ErrorCode::UnknownTopicOrPartition as i16)
-                    .with_error_message(None)
-                    .with_leader_id(BrokerId(-1))
-                    .with_leader_epoch(-1)
-                    .with_high_watermark(-1)
+                    .with_error_message(Some(text("there is no such partition")))
             }
         });
         let partitions = partitions.collect();

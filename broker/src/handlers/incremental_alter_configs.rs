@@ -7,7 +7,8 @@
 //! - Changes hold at once, without a restart.
 //!
 //! Every broker carries this out for topics, groups and the cluster; settings of one broker are changed by that
-//! broker. Differences from Apache Kafka: there are no loggers to change (BROKER_LOGGER is refused).
+//! broker. Differences from Apache Kafka: there are no loggers to change (BROKER_LOGGER is refused), and a broker's
+//! settings must be known by name: Kafka takes any, for its plugins.
 
 use std::sync::Arc;
 

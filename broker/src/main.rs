@@ -33,7 +33,18 @@ mod wire_code;
 const REFUSED: u8 = 2;
 
 fn main() -> ExitCode {
-    let matches = args::command().get_matches();
+    let matches = match args::parse(std::env::args_os()) {
+        Ok(matches) => matches,
+        Err(args::Unparsed::Shown(text)) => {
+            // `--help` into a closed pipe is no failure.
+            let _ = write!(std::io::stdout(), "{text}");
+            return ExitCode::SUCCESS;
+        }
+        Err(args::Unparsed::Wrong(line)) => {
+            complain(&line);
+            return ExitCode::from(REFUSED);
+        }
+    };
     let action = start_log().and_then(|()| {
         args::resolve(&matches, |name| std::env::var(name).ok()).map_err(|error| error.to_string())
     });

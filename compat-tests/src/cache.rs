@@ -32,11 +32,6 @@ impl Cache {
         Ok(Self { root: root.canonicalize()?, logs: logs.to_path_buf() })
     }
 
-    /// Its folder.
-    pub fn root(&self) -> &Path {
-        &self.root
-    }
-
     /// Installs the Debian packages that are missing.
     pub fn packages(&self, packages: &BTreeSet<String>) -> Result<()> {
         let missing: Vec<&String> = packages.iter().filter(|package| !installed(package)).collect();

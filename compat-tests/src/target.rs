@@ -66,11 +66,6 @@ impl Origin {
         Ok(Self { kind, place, version, logs: logs.to_path_buf() })
     }
 
-    /// The kind.
-    pub fn kind(&self) -> Kind {
-        self.kind
-    }
-
     /// Name and version, as pages and lines show it.
     pub fn title(&self) -> String {
         match self.kind {
@@ -176,11 +171,6 @@ impl Broker {
     /// Where it listens.
     pub fn address(&self) -> SocketAddrV4 {
         SocketAddrV4::new(Ipv4Addr::LOCALHOST, self.port)
-    }
-
-    /// The port of Felix's metrics (of Kafka's controller listener).
-    pub fn second_port(&self) -> u16 {
-        self.second_port
     }
 
     /// Its pid while it runs.

@@ -1,5 +1,7 @@
 //! Bytes recorded from Apache Kafka go through our own framing, guard, decoder and encoder, and come out as they were.
 
+#![expect(clippy::unwrap_used, reason = "all of this file is a test")]
+
 use std::path::{Path, PathBuf};
 
 use bytes::{Buf, Bytes, BytesMut};
@@ -165,15 +167,18 @@ fn recorded_responses_come_back_byte_for_byte() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// A recorded request with its last byte cut off is refused in every version; a byte too many is ignored, as Kafka does.
+/// A recorded request with its last byte cut off is refused in every version; bytes behind it are ignored, as Kafka ignores them
+/// (librdkafka sends three of them in one of its requests).
 #[test]
-fn cut_requests_are_refused_and_lengthened_ones_are_not() {
+fn cut_requests_are_refused_and_lengthened_ones_read() {
     for (name, version, frame) in recorded(".request.hex") {
         let empty_body = Request::parse(frame.clone()).unwrap().body.is_empty();
         let mut longer = BytesMut::from(&frame[..]);
-        longer.extend_from_slice(&[0]);
-        let longer = Request::parse(longer.freeze()).unwrap().check();
-        assert_eq!(longer.unwrap().weight().beyond, 1, "{name} v{version} with a byte behind");
+        longer.extend_from_slice(&[0, 1, 2]);
+        assert!(
+            Request::parse(longer.freeze()).unwrap().check().is_ok(),
+            "{name} v{version} with bytes behind"
+        );
         if !empty_body {
             let cut = Request::parse(frame.slice(..frame.len() - 1));
             assert!(cut.is_err() || cut.unwrap().check().is_err(), "{name} v{version} cut");

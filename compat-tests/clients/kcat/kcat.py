@@ -217,7 +217,6 @@ class Client:
         settings = {
             "auto.offset.reset": "earliest",
             "auto.commit.interval.ms": 100,
-            "session.timeout.ms": 10_000,
             "heartbeat.interval.ms": 500,
             "reconnect.backoff.max.ms": 1000,
         }

@@ -7,6 +7,7 @@ import json
 import os
 import pathlib
 import re
+import signal
 import subprocess
 import sys
 import tempfile
@@ -14,6 +15,12 @@ import time
 
 PROJECT = pathlib.Path(__file__).resolve().parents[3]
 MARK = "--- end of block"
+SECONDS = 100
+
+
+def log_tail(folder):
+    log = folder / "felix.log"
+    return f"felix.log: {log.read_text()[-800:]}" if log.exists() else "no felix.log"
 
 
 def blocks(page):
@@ -27,29 +34,35 @@ def run(page):
     """Runs the blocks; raises with the first difference."""
     with tempfile.TemporaryDirectory() as folder:
         folder = pathlib.Path(folder)
-        # The page's commands are relative to the project's folder; its data and logs must not land there.
-        for name in ("broker", "Cargo.toml", "Cargo.lock", "protocol", "control", "storage", "compat-tests", ".cargo"):
-            if (PROJECT / name).exists():
-                (folder / name).symlink_to(PROJECT / name)
+        # The page runs in the project's folder; its data and logs must not land there, so the folder here has only the way to it.
+        starter = folder / "broker" / "run"
+        starter.parent.mkdir()
+        starter.write_text(f'#!/bin/sh\nexec "{PROJECT}/broker/run" "$@"\n')
+        starter.chmod(0o755)
         script = ["ip link set lo up", "set -e", "trap 'kill -9 $felix 2> /dev/null || true' EXIT"]
         for commands, _ in blocks(page):
             script += [commands, f"echo '{MARK}'"]
         tools = pathlib.Path(os.environ["OUT"]) / "bin"
-        shell = subprocess.run(
+        shell = subprocess.Popen(
             ["unshare", "--net", "bash", "-c", "\n".join(script)],
             cwd=folder,
             env=os.environ | {"PATH": f"{tools}:{os.environ['PATH']}"},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             text=True,
-            timeout=110,
+            start_new_session=True,
         )
-        outputs = shell.stdout.split(MARK + "\n")
+        try:
+            stdout, _ = shell.communicate(timeout=SECONDS)
+        except subprocess.TimeoutExpired as late:
+            os.killpg(shell.pid, signal.SIGKILL)
+            printed = (late.stdout or b"").decode()
+            stuck = blocks(page)[printed.count(MARK)][0]
+            raise AssertionError(f"not done after {SECONDS} s, in {stuck!r}; {log_tail(folder)}") from None
+        outputs = stdout.split(MARK + "\n")
         for (commands, promised), printed in zip(blocks(page), outputs):
             if printed != promised:
-                log = folder / "felix.log"
-                tail = log.read_text()[-1000:] if log.exists() else "no log"
-                raise AssertionError(f"{commands!r} printed {printed!r}, the page says {promised!r}; felix.log: {tail}")
+                raise AssertionError(f"{commands!r} printed {printed!r}, not {promised!r}; {log_tail(folder)}")
         assert shell.returncode == 0 and len(outputs) == len(blocks(page)) + 1, f"exit code {shell.returncode}"
 
 

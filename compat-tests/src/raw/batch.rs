@@ -1,5 +1,7 @@
 //! Record batches (magic 2), built field by field so that a case can get any of them wrong, and read back strictly.
 
+#![expect(clippy::cast_possible_truncation, reason = "batches of cases are small")]
+
 use std::io::{Read, Write};
 
 use anyhow::{Context, Result, bail};
@@ -90,7 +92,7 @@ impl Batch {
     }
 
     /// The same from an idempotent producer.
-    pub fn from_producer(mut self, id: i64, epoch: i16, sequence: i32) -> Self {
+    pub fn by_producer(mut self, id: i64, epoch: i16, sequence: i32) -> Self {
         (self.producer_id, self.producer_epoch, self.sequence) = (id, epoch, sequence);
         self
     }
@@ -307,7 +309,7 @@ mod tests {
     #[test]
     fn every_codec_comes_back() {
         for codec in 0..=4 {
-            let batch = Batch::stamped(&[(5, "one"), (7, "two")]).codec(codec).from_producer(9, 1, 3);
+            let batch = Batch::stamped(&[(5, "one"), (7, "two")]).codec(codec).by_producer(9, 1, 3);
             let back = Batch::decode_all(&batch.encode().unwrap()).unwrap();
             assert_eq!(back[0].records, batch.records, "codec {codec}");
             assert_eq!((back[0].producer_id, back[0].sequence, back[0].max_timestamp), (9, 3, 7));

@@ -35,7 +35,6 @@ pub mod key {
     pub const DESCRIBE_ACLS: i16 = 29;
     pub const DESCRIBE_CONFIGS: i16 = 32;
     pub const ALTER_CONFIGS: i16 = 33;
-    pub const DESCRIBE_LOG_DIRS: i16 = 35;
     pub const CREATE_PARTITIONS: i16 = 37;
     pub const DELETE_GROUPS: i16 = 42;
     pub const INCREMENTAL_ALTER_CONFIGS: i16 = 44;
@@ -79,11 +78,6 @@ impl Connection {
     /// Changes how long a read waits.
     pub fn patience(&self, patience: Duration) -> Result<()> {
         Ok(self.stream.set_read_timeout(Some(patience))?)
-    }
-
-    /// The socket itself.
-    pub fn stream(&mut self) -> &mut TcpStream {
-        &mut self.stream
     }
 
     /// Sends bytes as they are.

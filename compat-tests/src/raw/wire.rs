@@ -1,6 +1,11 @@
 //! Kafka's primitive types, written and read by hand. Small on purpose: what it encodes is meant to be checked against Kafka's protocol
 //! guide by eye, and it shares nothing with `felix-protocol`.
 
+#![expect(
+    clippy::cast_possible_truncation,
+    reason = "lengths here are those of small requests, and varints are cut on purpose"
+)]
+
 use anyhow::{Context, Result, bail};
 
 /// Bytes of a request being written. Methods chain.

@@ -4,6 +4,7 @@ use anyhow::{Context, Result, bail};
 
 use crate::raw::batch::Batch;
 use crate::raw::conn::{Connection, key};
+use crate::raw::expect::holds;
 use crate::raw::wire::{R, W};
 
 /// Answer to a produced batch.
@@ -116,8 +117,6 @@ pub struct Got {
     pub error: i16,
     /// High watermark.
     pub mark: i64,
-    /// Last stable offset.
-    pub stable: i64,
     /// Start of the log.
     pub log_start: i64,
     /// The record set as it came.
@@ -151,11 +150,14 @@ impl Fetched {
             let name = topic.str()?;
             topic.each(|partition| {
                 let (index, error) = (partition.i32()?, partition.i16()?);
-                let (mark, stable, log_start) = (partition.i64()?, partition.i64()?, partition.i64()?);
+                let mark = partition.i64()?;
+                // Without transactions the last stable offset is the mark.
+                holds("the last stable offset is the mark", partition.i64()? == mark)?;
+                let log_start = partition.i64()?;
                 partition.each(|aborted| Ok((aborted.i64()?, aborted.i64()?)))?;
                 partition.i32()?;
                 let bytes = partition.nbytes()?.context("null records")?;
-                Ok(Got { topic: name.clone(), partition: index, error, mark, stable, log_start, bytes })
+                Ok(Got { topic: name.clone(), partition: index, error, mark, log_start, bytes })
             })
         })?;
         from.end()?;

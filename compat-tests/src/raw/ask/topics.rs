@@ -14,8 +14,6 @@ use crate::wait;
 pub struct PartitionSeen {
     /// Error code.
     pub error: i16,
-    /// Index.
-    pub index: i32,
     /// Leader, -1 none.
     pub leader: i32,
     /// Leader epoch.
@@ -56,13 +54,14 @@ impl Connection {
             let (error, name, id) = (topic.i16()?, topic.cnstr()?, topic.uuid()?);
             topic.bool()?;
             let partitions = topic.ceach(|partition| {
-                let (error, index) = (partition.i16()?, partition.i32()?);
+                let error = partition.i16()?;
+                partition.i32()?;
                 let (leader, epoch) = (partition.i32()?, partition.i32()?);
                 let replicas = partition.ceach(|replica| replica.i32())?;
                 partition.ceach(|replica| replica.i32())?;
                 partition.ceach(|replica| replica.i32())?;
                 partition.tags()?;
-                Ok(PartitionSeen { error, index, leader, epoch, replicas })
+                Ok(PartitionSeen { error, leader, epoch, replicas })
             })?;
             topic.i32()?;
             topic.tags()?;
@@ -157,6 +156,7 @@ impl Connection {
     }
 
     /// DescribeConfigs version 3 of one resource (2 topic, 4 broker): (name, value, source, type) of every entry.
+    #[expect(clippy::type_complexity, reason = "read in one place and taken apart in the next")]
     pub fn configs(&mut self, kind: i8, name: &str) -> Result<Vec<(String, Option<String>, i8, i8)>> {
         let body = W::new().array(1).i8(kind).str(name).i32(-1).bool(true).bool(true);
         let mut answer = self.call(key::DESCRIBE_CONFIGS, 3, &body)?;

@@ -82,14 +82,13 @@ fn kill(stage: &mut Stage) -> Result<()> {
         for _ in 0..300 {
             let value = format!("{acknowledged} {filler}");
             let batch =
-                Batch::of(&[&value], now_ms()).from_producer(producer, epoch, i32::try_from(acknowledged)?);
+                Batch::of(&[&value], now_ms()).by_producer(producer, epoch, i32::try_from(acknowledged)?);
             equal("offset", to.append(&topic, &batch)?, acknowledged)?;
             acknowledged += 1;
         }
         // The last one may or may not be there: it was sent and not waited for.
         let value = format!("{acknowledged} {filler}");
-        let batch =
-            Batch::of(&[&value], now_ms()).from_producer(producer, epoch, i32::try_from(acknowledged)?);
+        let batch = Batch::of(&[&value], now_ms()).by_producer(producer, epoch, i32::try_from(acknowledged)?);
         to.send(0, 8, &crate::raw::conn::Connection::produce_body(-1, &topic, 0, &batch.encode()?))?;
         stage.broker.kill_and_restart()?;
         to = stage.connect()?;

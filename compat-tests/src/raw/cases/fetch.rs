@@ -157,8 +157,9 @@ fn waiters(stage: &mut Stage) -> Result<()> {
         poll.send(key::FETCH, 11, &body)?;
         polls.push(poll);
     }
-    to.end_of(&topic)?;
-    holds("the polls are there", descriptors(pid)? >= before + 900)?;
+    wait::until("the polls to be there", Duration::from_secs(15), || {
+        Ok((descriptors(pid)? >= before + 900).then_some(()))
+    })?;
     drop(polls);
     wait::until("the descriptors of closed sockets to go", Duration::from_secs(15), || {
         Ok((descriptors(pid)? <= before + 10).then_some(()))

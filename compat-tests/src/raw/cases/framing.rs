@@ -302,7 +302,7 @@ fn random(stage: &mut Stage) -> Result<()> {
     for _ in 0..rounds {
         for (key, _, max) in &ranges {
             let bytes: Vec<u8> = (0..dice.roll() % 64).map(|_| (dice.roll() & 0xff) as u8).collect();
-            let version = (dice.roll() % (*max as u64 + 1)) as i16;
+            let version = i16::try_from(dice.roll() % (u64::from(max.unsigned_abs()) + 1))?;
             // Whatever happens to the connection is right, as long as it happens; the answer may come late (a join that waits).
             if to.send(*key, version, &W::new().raw(&bytes)).is_err() {
                 to = stage.connect()?;

@@ -46,7 +46,7 @@ pub const CASES: &[Case] = &[
 
 fn batch(id: i64, epoch: i16, sequence: i32, count: usize) -> Batch {
     // Recent timestamps: what is known of a producer expires by the timestamps of its batches.
-    Batch::of(&vec!["value"; count], now_ms()).from_producer(id, epoch, sequence)
+    Batch::of(&vec!["value"; count], now_ms()).by_producer(id, epoch, sequence)
 }
 
 /// Produces and answers (error, base offset).

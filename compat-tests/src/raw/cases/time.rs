@@ -56,8 +56,10 @@ fn lookup(stage: &mut Stage) -> Result<()> {
         let topic = stage.name(&format!("{size}-{codec}"));
         // The smallest segments allowed, and an index entry for every batch.
         let id = to.create(&topic, 1, &[("segment.bytes", "1048576"), ("index.interval.bytes", "1")])?;
+        // Uncompressed batches of five are large enough to need more than one segment.
+        let value = if (size, codec) == (5, 0) { "v".repeat(40_000) } else { "value".to_owned() };
         for part in stamps.chunks(size) {
-            let values: Vec<(i64, &str)> = part.iter().map(|stamp| (*stamp, "value")).collect();
+            let values: Vec<(i64, &str)> = part.iter().map(|stamp| (*stamp, value.as_str())).collect();
             to.append(&topic, &Batch::stamped(&values).codec(codec))?;
         }
         check_all(&mut to, &topic, &stamps, "at first")?;

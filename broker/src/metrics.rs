@@ -111,6 +111,27 @@ table! {
     partitions: IntGauge = "felix_partitions" []
         "Partitions that this broker leads"
         ? "How many partitions does this broker lead?";
+    halted: IntGauge = "felix_broker_replication_halted" []
+        "Copies on this broker that have stopped for good; `/replication/halted` lists them"
+        ? "Does a copy need an operator?";
+    flushes: IntCounter = "felix_flushes_total" []
+        "Times that the disk was waited for to make records durable"
+        ? "How many writers share a flush?";
+    flushed_logs: IntCounter = "felix_flushed_logs_total" []
+        "Logs made durable, counted at each flush"
+        ? "How many partitions share a flush?";
+    groups: IntGauge = "felix_groups" []
+        "Groups that this broker coordinates"
+        ? "How many groups does this broker coordinate?";
+    group_partitions_loading: IntGauge = "felix_group_partitions_loading" []
+        "Partitions whose groups are being read from the log, and are not answered for meanwhile"
+        ? "Are groups waiting for this broker to read its log?";
+    group_rebalances: IntGauge = "felix_group_rebalances" []
+        "Rebalances of groups begun since the start"
+        ? "Do groups rebalance all the time?";
+    group_reloads: IntGauge = "felix_group_reloads" []
+        "Partitions whose groups were read anew because a write failed; anything but 0 is a fault of the disk or of Felix"
+        ? "Do writes of group state fail?";
     panics: IntGauge = "felix_task_panics" []
         "Tasks and threads that ended in a panic since the start; anything but 0 is a fault of Felix"
         ? "Did a part of the broker break?";

@@ -41,7 +41,7 @@ use tokio::sync::{oneshot, watch};
 
 use crate::clock::SystemClock;
 use crate::tasks;
-use flusher::ToFlush;
+use flusher::FlushQueue;
 use lane::{LaneContext, LaneSender, Message};
 use led::Led;
 use report::ControlStore;
@@ -107,6 +107,7 @@ pub struct Partitions {
     lanes: Vec<LaneSender>,
     upkeep: Upkeep,
     flushes: Arc<flusher::Counters>,
+    to_flush: Arc<FlushQueue>,
     opener: Opener<OsDisk, SystemClock>,
     threads: Mutex<Vec<Thread>>,
 }
@@ -123,14 +124,15 @@ impl Partitions {
         let (upkeep, keeper) = Upkeep::new(Arc::clone(&setup.replicas), setup.clock, setup.retain_every);
         let mut threads = vec![tasks::thread("felix-upkeep", keeper)?];
         let flushes = Arc::<flusher::Counters>::default();
-        let to_flush = start_flushers(&setup, &flusher, &flushes, &mut threads)?;
+        let to_flush = Arc::<FlushQueue>::default();
+        start_flushers(&setup, &to_flush, &flusher, &flushes, &mut threads)?;
         let mut lanes = Vec::new();
         for number in 0..setup.lanes.max(1) {
             let context = LaneContext {
                 clock: setup.clock,
                 led: Arc::clone(&led),
                 control: Arc::clone(&control),
-                flusher: to_flush.clone(),
+                flusher: Arc::clone(&to_flush),
                 upkeep: upkeep.clone(),
             };
             let lane = LaneSender::new(context);
@@ -147,7 +149,7 @@ impl Partitions {
             clock: setup.clock,
         };
         let threads = Mutex::new(threads);
-        let partitions = Partitions { led, lanes, upkeep, flushes, opener, threads };
+        let partitions = Partitions { led, lanes, upkeep, flushes, to_flush, opener, threads };
         Ok(Arc::new(partitions))
     }
 
@@ -209,6 +211,8 @@ impl Partitions {
             jobs.push(closing.job);
             rows.push((closing.id, closing.row));
         }
+        // Every lane has answered, so none flushes any more.
+        self.to_flush.close();
         let outcomes = self.opener.flusher.run(jobs);
         let noted = rows
             .into_iter()
@@ -229,18 +233,18 @@ impl Partitions {
 
 fn start_flushers(
     setup: &Setup,
+    queue: &Arc<FlushQueue>,
     flusher: &Arc<Flusher<OsDisk>>,
     flushes: &Arc<flusher::Counters>,
     threads: &mut Vec<Thread>,
-) -> io::Result<crossbeam_channel::Sender<ToFlush>> {
-    let (sender, queue) = flusher::queue();
+) -> io::Result<()> {
     let count = setup.flushers.max(1);
     for number in 0..count {
-        let (queue, flusher, flushes) = (queue.clone(), Arc::clone(flusher), Arc::clone(flushes));
+        let (queue, flusher, flushes) = (Arc::clone(queue), Arc::clone(flusher), Arc::clone(flushes));
         let body = move || flusher::run(&queue, &flusher, &flushes, count);
         threads.push(tasks::thread(&format!("felix-flush-{number}"), body)?);
     }
-    Ok(sender)
+    Ok(())
 }
 
 #[cfg(test)]

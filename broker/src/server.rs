@@ -349,7 +349,18 @@ impl http::Pages for Pages {
     fn metrics(&self) -> String {
         let count = |count: usize| i64::try_from(count).unwrap_or(i64::MAX);
         self.node.metrics.partitions.set(count(self.node.partitions.count()));
+        self.node.metrics.halted.set(count(self.node.partitions.halted().len()));
+        let flushes = self.node.partitions.flushes();
+        let (passes, logs) = (&self.node.metrics.flushes, &self.node.metrics.flushed_logs);
+        // Counted where they happen; the series catch up when they are asked for.
+        passes.inc_by(flushes.passes.saturating_sub(passes.get()));
+        logs.inc_by(flushes.logs.saturating_sub(logs.get()));
         self.node.metrics.fetch_sessions.set(count(self.node.sessions.count()));
+        let groups = self.node.coordinators.figures();
+        self.node.metrics.groups.set(count(groups.groups));
+        self.node.metrics.group_partitions_loading.set(count(groups.loading));
+        self.node.metrics.group_rebalances.set(i64::try_from(groups.rebalances).unwrap_or(i64::MAX));
+        self.node.metrics.group_reloads.set(i64::try_from(groups.reloads).unwrap_or(i64::MAX));
         self.node.metrics.text()
     }
 }

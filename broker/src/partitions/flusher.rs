@@ -3,12 +3,14 @@
 //! Group commit needs no timer: while one pass waits for the disk, everything written meanwhile gathers, and
 //! the next pass makes all of it durable. One log has at most one job under way.
 
+use std::cell::Cell;
+use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crossbeam_channel::{Receiver, Sender};
 use felix_protocol::ids::{Offset, PartitionId};
 use felix_storage::disk::os::OsDisk;
 use felix_storage::{FlushError, FlushJob, Flusher};
+use parking_lot::{Condvar, Mutex};
 
 use crate::partitions::lane::LaneSender;
 
@@ -28,9 +30,57 @@ pub(crate) struct Flushed {
 /// Jobs that one pass takes at most; the rest go to the next pass or another thread.
 const MAX_PASS: usize = 1024;
 
-/// Where lanes put flushes.
-pub(super) fn queue() -> (Sender<ToFlush>, Receiver<ToFlush>) {
-    crossbeam_channel::unbounded()
+/// Where lanes put flushes. Bounded by the number of logs: each has one job under way.
+///
+/// A plain list under a lock, so that handing a job over costs one wake-up and waiting costs no spinning.
+#[derive(Default)]
+pub(crate) struct FlushQueue {
+    waiting: Mutex<Waiting>,
+    more: Condvar,
+}
+
+#[derive(Default)]
+struct Waiting {
+    jobs: VecDeque<ToFlush>,
+    closed: bool,
+}
+
+impl FlushQueue {
+    /// One more job.
+    pub(super) fn push(&self, job: ToFlush) {
+        let mut waiting = self.waiting.lock();
+        waiting.jobs.push_back(job);
+        // A flusher that hands an outcome to its lane looks for more right after: it takes the first itself.
+        let taken_here = waiting.jobs.len() == 1 && FLUSHES.get();
+        drop(waiting);
+        if !taken_here {
+            self.more.notify_one();
+        }
+    }
+
+    /// Lets the flushers end, once nothing waits any more.
+    pub(super) fn close(&self) {
+        self.waiting.lock().closed = true;
+        self.more.notify_all();
+    }
+
+    /// Waits for jobs and takes as many as `share` says of those that wait; `None` at the end.
+    fn take(&self, share: impl Fn(usize) -> usize) -> Option<Vec<ToFlush>> {
+        let mut waiting = self.waiting.lock();
+        while waiting.jobs.is_empty() {
+            if waiting.closed {
+                return None;
+            }
+            self.more.wait(&mut waiting);
+        }
+        let count = waiting.jobs.len();
+        Some(waiting.jobs.drain(..share(count).clamp(1, count)).collect())
+    }
+}
+
+thread_local! {
+    /// Whether this thread is a flusher.
+    static FLUSHES: Cell<bool> = const { Cell::new(false) };
 }
 
 /// What flushers have done since the start.
@@ -55,18 +105,15 @@ impl Counters {
     }
 }
 
-/// Runs one flusher thread until every lane is gone. `threads` of them share the queue.
-pub(super) fn run(queue: &Receiver<ToFlush>, flusher: &Flusher<OsDisk>, counters: &Counters, threads: usize) {
-    while let Ok(first) = queue.recv() {
-        let waiting = queue.len() + 1;
-        let share = if flusher.gathers(waiting) { MAX_PASS } else { share(waiting, threads) };
-        let mut lanes = vec![(first.lane, first.partition)];
-        let mut jobs = vec![first.job];
-        while jobs.len() < share
-            && let Ok(next) = queue.try_recv()
-        {
-            lanes.push((next.lane, next.partition));
-            jobs.push(next.job);
+/// Runs one flusher thread until the queue is closed. `threads` of them share it.
+pub(super) fn run(queue: &FlushQueue, flusher: &Flusher<OsDisk>, counters: &Counters, threads: usize) {
+    FLUSHES.set(true);
+    let share = |waiting| if flusher.gathers(waiting) { MAX_PASS } else { share(waiting, threads) };
+    while let Some(taken) = queue.take(share) {
+        let (mut lanes, mut jobs) = (Vec::with_capacity(taken.len()), Vec::with_capacity(taken.len()));
+        for ToFlush { lane, partition, job } in taken {
+            lanes.push((lane, partition));
+            jobs.push(job);
         }
         counters.passes.fetch_add(1, Ordering::Relaxed);
         counters.logs.fetch_add(jobs.len() as u64, Ordering::Relaxed);

@@ -368,6 +368,29 @@ fn a_weaker_flush_policy_takes_effect_once_it_is_noted() {
 }
 
 #[test]
+fn a_failed_flush_halts_the_copy_and_calls_for_the_end_of_the_process() {
+    let place = TempDir::new().unwrap();
+    let broker = Broker::start(place.path());
+    let handle = broker.open(0, 1, None, page_cache());
+    let mut fatal = broker.partitions.fatal();
+    assert_eq!(*fatal.borrow(), None);
+    let failure = FlushError { path: place.path().to_owned(), reason: "the device is gone".to_owned() };
+    let outcome = Err(failure.clone());
+    broker
+        .partitions
+        .lane_of(&partition(0))
+        .flushed(vec![flusher::Flushed { partition: partition(0), outcome }]);
+    let told = broker.runtime.block_on(fatal.wait_for(Option::is_some)).unwrap().clone();
+    assert_eq!(told, Some(failure));
+    let halted = AppendError::Halted("storage".to_owned());
+    assert_eq!(broker.append(&handle, append(batch(1), Acks::All)), Err(halted));
+    assert_eq!(broker.partitions.halted()[0].reason, HaltReason::Storage);
+    broker.partitions.stop();
+    let row = broker.partitions.opener.replicas.get(&partition(0)).unwrap();
+    assert!(!row.clean, "what the disk holds is unknown");
+}
+
+#[test]
 fn more_appends_than_a_lane_queues_are_refused_at_once() {
     let lane = LaneSender::unserved();
     let submit = || {

@@ -19,7 +19,7 @@ use felix_replication::halted::HaltReason;
 use tokio::sync::oneshot;
 
 use crate::clock::SystemClock;
-use crate::partitions::flusher::{Flushed, ToFlush};
+use crate::partitions::flusher::{FlushQueue, Flushed, ToFlush};
 use crate::partitions::handle::{PartitionHandle, Tenure};
 use crate::partitions::lane::LaneSender;
 use crate::partitions::lane::message::{Closed, Message};
@@ -91,7 +91,7 @@ pub(crate) struct LaneContext {
     pub(crate) clock: SystemClock,
     pub(crate) led: Arc<Led>,
     pub(crate) control: Arc<dyn ControlStore>,
-    pub(crate) flusher: Sender<ToFlush>,
+    pub(crate) flusher: Arc<FlushQueue>,
     pub(crate) upkeep: Upkeep,
 }
 
@@ -423,8 +423,7 @@ impl State {
         }
         self.touched = touched;
         for (partition, job) in jobs {
-            // Flushers end after the lanes.
-            let _ = self.context.flusher.send(ToFlush { lane: self.sender.clone(), partition, job });
+            self.context.flusher.push(ToFlush { lane: self.sender.clone(), partition, job });
         }
         if had_no_rows && !self.rows_due.is_empty() {
             self.context.upkeep.rows_changed(self.sender.clone());
@@ -462,7 +461,7 @@ impl State {
         let mut quiet = true;
         for (partition, slot) in sorted(&mut self.slots) {
             if let Some(job) = slot.copy.take_flush(now, true) {
-                let _ = self.context.flusher.send(ToFlush { lane: self.sender.clone(), partition, job });
+                self.context.flusher.push(ToFlush { lane: self.sender.clone(), partition, job });
             }
             quiet &= slot.copy.is_quiet();
         }

@@ -100,6 +100,7 @@ impl Life {
         for lane in &self.broker.partitions.lanes {
             lane.send(Message::Abandon);
         }
+        self.broker.partitions.to_flush.close();
         self.broker.partitions.upkeep.stop();
         for thread in self.broker.partitions.threads.lock().drain(..) {
             thread.join().unwrap().unwrap();

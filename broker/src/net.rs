@@ -1,6 +1,7 @@
 //! Sockets: accepting, framing, and the order of answers. Knows nothing of what requests mean.
 
 mod budget;
+mod chatter;
 mod connection;
 mod incoming;
 mod listener;
@@ -14,6 +15,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
+use chatter::Chatter;
+
 pub use budget::Budget;
 pub use listener::{Bound, SocketSetup, bind, serve};
 
@@ -22,6 +25,7 @@ pub use listener::{Bound, SocketSetup, bind, serve};
 pub struct Census {
     all: AtomicUsize,
     emptied: Notify,
+    refused: Chatter,
     by_address: Mutex<HashMap<IpAddr, usize>>,
 }
 

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use felix_cluster::config::BrokerConfig;
+use felix_protocol::time::Clock;
 use socket2::{Domain, Protocol, SockRef, Socket, TcpKeepalive, Type};
 use thiserror::Error;
 use tokio::net::{TcpListener, TcpStream};
@@ -168,11 +169,15 @@ fn admit(stream: TcpStream, peer: SocketAddr, name: &Arc<str>, node: &Arc<Node>,
 async fn attend(connection: Connection, peer: SocketAddr, node: Arc<Node>, place: Place) {
     node.metrics.connections.inc();
     // Counted down even if a handler panics and unwinds through here.
-    let _open = OpenConnection(&node, place);
+    let open = OpenConnection(&node, place);
     let ended = connection.run().await;
     node.metrics.connections_closed.with_label_values(&[ended.reason()]).inc();
     match ended {
-        Ended::Refused(reason) => tracing::info!(%peer, %reason, "closed a connection"),
+        Ended::Refused(reason) => {
+            if let Some(withheld) = open.1.census.refused.may_tell(node.clock.now()) {
+                tracing::info!(%peer, %reason, withheld, "closed a connection");
+            }
+        }
         Ended::Socket(error) => tracing::debug!(%peer, %error, "a connection failed"),
         Ended::Peer | Ended::Idle | Ended::Stopping => {
             tracing::debug!(%peer, reason = ended.reason(), "a connection ended");
@@ -180,7 +185,7 @@ async fn attend(connection: Connection, peer: SocketAddr, node: Arc<Node>, place
     }
 }
 
-struct OpenConnection<'a>(&'a Node, #[expect(dead_code, reason = "held for its drop")] Place);
+struct OpenConnection<'a>(&'a Node, Place);
 
 impl Drop for OpenConnection<'_> {
     fn drop(&mut self) {

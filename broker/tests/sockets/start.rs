@@ -124,3 +124,35 @@ fn what_is_on_the_disk_can_be_printed() {
     assert!(text.contains(".log") && text.contains("meta.properties"), "{text}");
     assert_eq!(dump(std::path::Path::new("/does/not/exist")).status.code(), Some(2));
 }
+
+#[test]
+fn each_listener_tells_its_own_endpoint() {
+    let broker = Broker::start(&[
+        "serve",
+        "--listeners",
+        "PLAINTEXT://127.0.0.1:0,INSIDE://localhost:0",
+        "--advertised-listeners",
+        "INSIDE://inside.example:1234",
+    ]);
+    let none = 0_i32.to_be_bytes();
+    let has = |answer: &[u8], text: &str| answer.windows(text.len()).any(|window| window == text.as_bytes());
+    let outside = broker.connect().ask(METADATA, 1, 1, &none);
+    assert!(has(&outside, "127.0.0.1") && !has(&outside, "inside.example"));
+    let port = i32::from(broker.address.port()).to_be_bytes();
+    assert!(outside.windows(4).any(|window| window == port), "a port that the system chose is told");
+    let listening = std::fs::read_to_string(broker.data().join("listening")).unwrap();
+    let inside = listening.lines().find_map(|line| line.strip_prefix("INSIDE ")).unwrap().parse().unwrap();
+    let inside = crate::broker::Client::connect(inside).ask(METADATA, 1, 1, &none);
+    assert!(has(&inside, "inside.example") && !has(&inside, "127.0.0.1"));
+}
+
+#[test]
+fn ipv6_is_served_where_the_machine_has_it() {
+    if std::net::TcpListener::bind("[::1]:0").is_err() {
+        return;
+    }
+    let broker = Broker::start(&["serve", "--listeners", "PLAINTEXT://[::1]:0"]);
+    assert!(broker.address.is_ipv6());
+    let answer = broker.connect().ask(METADATA, 1, 1, &0_i32.to_be_bytes());
+    assert!(answer.windows(3).any(|window| window == b"::1"));
+}

@@ -2,6 +2,7 @@
 //! share.
 
 use std::collections::HashMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use felix_cluster::config::edit::{self, Edit, EditError, Scope};
@@ -19,6 +20,7 @@ use parking_lot::Mutex;
 
 use crate::admin::Refused;
 use crate::node::Node;
+use crate::tasks;
 use crate::wire_code::WireCode;
 
 /// Kafka's number for a topic.
@@ -175,29 +177,35 @@ async fn alter_one(node: &Arc<Node>, one: Alteration, validate_only: bool) -> Re
     let resource = Resource::parse(one.resource_type, &one.resource_name)?;
     resource.check_here(node)?;
     let change = one.change?;
-    // The edit runs on the control thread, perhaps several times, and can only say no by a text: its newest reason is
-    // kept here.
-    let reason: Arc<Mutex<Option<EditError>>> = Arc::default();
+    let target = resource.target();
+    // The edit runs on the control thread, perhaps several times, and can only say no by a text: the code that goes
+    // with the newest text is kept here.
+    let refusal: Arc<Mutex<Option<ErrorCode>>> = Arc::default();
     let edit = {
-        let (node, resource, reason) = (Arc::clone(node), resource.clone(), Arc::clone(&reason));
+        let (node, refusal) = (Arc::clone(node), Arc::clone(&refusal));
         move |current: &Overrides| {
-            edited(&node, &resource, current, &change).map_err(|error| {
-                let text = error.to_string();
-                *reason.lock() = Some(error);
-                text
-            })
+            // A mistake in the table of settings must cost this request and not the control thread.
+            let edited = catch_unwind(AssertUnwindSafe(|| edited(&node, &resource, current, &change)));
+            let (code, text) = match edited {
+                Ok(Ok(after)) => return Ok(after),
+                Ok(Err(error)) => (code(&resource, &error), error.to_string()),
+                Err(panic) => {
+                    tasks::report_panic("alter-configs", &*panic);
+                    (ErrorCode::UnknownServerError, "the change made the broker stumble".to_owned())
+                }
+            };
+            *refusal.lock() = Some(code);
+            Err(text)
         }
     };
-    let altered = node.agent.alter_configs(resource.target(), validate_only, edit).await;
+    let altered = node.agent.alter_configs(target, validate_only, edit).await;
     altered.map_err(|error| match error {
         AdminError::Refused(EditRefused::Unknown(_)) => {
             let text = "The topic does not exist.";
             Refused::new(ErrorCode::UnknownTopicOrPartition, text)
         }
         AdminError::Refused(EditRefused::Refused(text)) => {
-            let code =
-                reason.lock().as_ref().map_or(ErrorCode::InvalidConfig, |error| code(&resource, error));
-            Refused::new(code, text)
+            Refused::new(refusal.lock().unwrap_or(ErrorCode::InvalidConfig), text)
         }
         AdminError::Control(error) => Refused::new(error.code(), error.to_string()),
     })

@@ -5,7 +5,7 @@ use felix_cluster::keys::Key;
 use felix_cluster::state::{
     self, Leader, Listener, Node, NodeState, Overrides, Partition, Revision, Topic, TopicName,
 };
-use felix_cluster::view::View;
+use felix_cluster::view::{ConfigScope, View};
 use felix_protocol::ids::{BrokerId, PartitionId, SessionId, TopicId, Uuid};
 use serde::Serialize;
 
@@ -61,6 +61,19 @@ pub fn view_with(topics: &[(&str, i32)]) -> View {
         }
     }
     view
+}
+
+/// Sets one config of that scope, in place of all that was set there.
+pub fn set(view: &mut View, scope: &ConfigScope, name: &str, value: &str) {
+    put(view, &scope.key(), &Overrides::from([(name.to_owned(), value.to_owned())]));
+}
+
+/// Changes a partition's key.
+pub fn change(view: &mut View, topic: &str, index: i32, change: impl FnOnce(&mut Partition)) {
+    let id = PartitionId { topic: view.topic_named(topic).unwrap().id, index };
+    let mut state = view.partition(&id).unwrap().state.clone();
+    change(&mut state);
+    put(view, &Key::Partition(id), &state);
 }
 
 fn put<T: Serialize>(view: &mut View, key: &Key, value: &T) {

@@ -25,6 +25,7 @@ use felix_protocol::messages::{ApiKey, CreateTopicsRequest, CreateTopicsResponse
 use super::{Answer, Api, Call, Class, Handled, Reply, named_twice, text};
 use crate::admin::{Refused, patience};
 use crate::node::Node;
+use crate::view::Configs;
 
 pub const API: Api = Api {
     key: ApiKey::CreateTopics,
@@ -57,7 +58,7 @@ async fn create(node: &Arc<Node>, call: &Call, request: CreateTopicsRequest) -> 
             continue;
         }
         let name = topic.name.clone();
-        match new_topic(node, &view, topic) {
+        match new_topic(&node.configs, &view, topic) {
             Ok(new) => {
                 places.push(results.len());
                 wanted.push(new);
@@ -82,7 +83,7 @@ async fn create(node: &Arc<Node>, call: &Call, request: CreateTopicsRequest) -> 
 }
 
 /// The topic that a client asks for, its defaults filled in and its settings checked.
-fn new_topic(node: &Node, view: &View, topic: CreatableTopic) -> Result<NewTopic, Refused> {
+fn new_topic(configs: &Configs, view: &View, topic: CreatableTopic) -> Result<NewTopic, Refused> {
     if &**topic.name == CLUSTER_METADATA {
         let why = format!("Creation of internal topic {CLUSTER_METADATA} is prohibited.");
         return Err(Refused::new(ErrorCode::InvalidRequest, why));
@@ -94,8 +95,8 @@ fn new_topic(node: &Node, view: &View, topic: CreatableTopic) -> Result<NewTopic
         let why = format!("Topic '{}' already exists.", &*topic.name);
         return Err(Refused::new(ErrorCode::TopicAlreadyExists, why));
     }
-    let overrides = overrides(node, view, &topic)?;
-    let config = node.configs.broker(view);
+    let overrides = overrides(configs, view, &topic)?;
+    let config = configs.broker(view);
     let mut new = NewTopic { name: topic.name.to_string(), overrides, ..NewTopic::default() };
     if !topic.assignments.is_empty() {
         new.assignments = Some(assignments(&topic)?);
@@ -121,7 +122,7 @@ fn new_topic(node: &Node, view: &View, topic: CreatableTopic) -> Result<NewTopic
 }
 
 /// What the client sets on the topic. A setting that is named twice gets the later value, as in Kafka.
-fn overrides(node: &Node, view: &View, topic: &CreatableTopic) -> Result<Overrides, Refused> {
+fn overrides(configs: &Configs, view: &View, topic: &CreatableTopic) -> Result<Overrides, Refused> {
     let without: Vec<&str> =
         topic.configs.iter().filter(|config| config.value.is_none()).map(|config| &*config.name).collect();
     if !without.is_empty() {
@@ -135,7 +136,7 @@ fn overrides(node: &Node, view: &View, topic: &CreatableTopic) -> Result<Overrid
         .collect();
     let values: Vec<(String, Option<String>)> =
         last.into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
-    felix_cluster::config::edit::whole_topic(&values, &node.configs.layers(view))
+    felix_cluster::config::edit::whole_topic(&values, &configs.layers(view))
         .map_err(|error| Refused::new(ErrorCode::InvalidConfig, error.to_string()))
 }
 
@@ -202,4 +203,88 @@ fn success(
         .with_num_partitions(created.partitions)
         .with_replication_factor(created.replication_factor)
         .with_configs(Some(configs))
+}
+
+#[cfg(test)]
+mod tests {
+    use felix_cluster::config::StaticConfig;
+    use felix_protocol::messages::create_topics_request::{CreatableReplicaAssignment, CreatableTopicConfig};
+    use felix_protocol::messages::{BrokerId as WireBrokerId, StrBytes};
+
+    use super::*;
+    use crate::admin::testing;
+
+    fn asked(name: &str, partitions: i32, factor: i16) -> CreatableTopic {
+        CreatableTopic::default()
+            .with_name(TopicName(text(name)))
+            .with_num_partitions(partitions)
+            .with_replication_factor(factor)
+    }
+
+    fn made(topic: CreatableTopic) -> Result<NewTopic, ErrorCode> {
+        let mut fixed = StaticConfig::new();
+        fixed.set("num.partitions", "3", "test").unwrap();
+        let configs = Configs::new(BrokerId(1), fixed);
+        new_topic(&configs, &testing::view(&["taken"]), topic).map_err(|refused| refused.code)
+    }
+
+    fn set(name: &str, value: Option<&str>) -> CreatableTopicConfig {
+        CreatableTopicConfig::default().with_name(text(name)).with_value(value.map(text))
+    }
+
+    fn assigned(partition: i32, brokers: &[i32]) -> CreatableReplicaAssignment {
+        let brokers = brokers.iter().map(|id| WireBrokerId(*id)).collect();
+        CreatableReplicaAssignment::default().with_partition_index(partition).with_broker_ids(brokers)
+    }
+
+    #[test]
+    fn minus_one_means_the_brokers_default() {
+        let new = made(asked("t", -1, -1)).unwrap();
+        assert_eq!((new.partitions, new.replication_factor), (3, 1));
+        assert!(new.overrides.is_empty(), "a default is not written down");
+        assert_eq!(made(asked("t", 0, 1)), Err(ErrorCode::InvalidPartitions));
+        assert_eq!(made(asked("t", -2, 1)), Err(ErrorCode::InvalidPartitions));
+        assert_eq!(made(asked("t", 1, 0)), Err(ErrorCode::InvalidReplicationFactor));
+        assert_eq!(made(asked("t", 1, -2)), Err(ErrorCode::InvalidReplicationFactor));
+    }
+
+    #[test]
+    fn names_are_looked_at_first() {
+        assert_eq!(made(asked("a b", 0, 0)), Err(ErrorCode::InvalidTopicException));
+        assert_eq!(made(asked("taken", 0, 0)), Err(ErrorCode::TopicAlreadyExists));
+        assert_eq!(made(asked(CLUSTER_METADATA, 1, 1)), Err(ErrorCode::InvalidRequest));
+    }
+
+    #[test]
+    fn settings_are_checked_and_the_later_of_two_counts() {
+        let with = |configs: &[(&'static str, Option<&str>)]| {
+            let configs = configs.iter().map(|(name, value)| set(name, *value)).collect();
+            made(asked("t", 1, 1).with_configs(configs))
+        };
+        let new = with(&[("retention.ms", Some("5")), ("retention.ms", Some("6"))]).unwrap();
+        assert_eq!(new.overrides, Overrides::from([("retention.ms".to_owned(), "6".to_owned())]));
+        assert_eq!(with(&[("retention.ms", None)]), Err(ErrorCode::InvalidConfig));
+        assert_eq!(with(&[("retention.ms", Some("soon"))]), Err(ErrorCode::InvalidConfig));
+        assert_eq!(with(&[("no.such", Some("1"))]), Err(ErrorCode::InvalidConfig));
+    }
+
+    #[test]
+    fn listed_replicas_leave_no_room_for_numbers() {
+        let with = |partitions, factor, all: &[(i32, &[i32])]| {
+            let all = all.iter().map(|(partition, brokers)| assigned(*partition, brokers)).collect();
+            made(asked("t", partitions, factor).with_assignments(all))
+        };
+        let new = with(-1, -1, &[(0, &[1]), (1, &[1])]).unwrap();
+        assert_eq!(new.assignments.map(|all| all.len()), Some(2));
+        assert_eq!(with(2, -1, &[(0, &[1])]), Err(ErrorCode::InvalidRequest));
+        assert_eq!(with(-1, 1, &[(0, &[1])]), Err(ErrorCode::InvalidRequest));
+        assert_eq!(with(-1, -1, &[(0, &[1]), (0, &[1])]), Err(ErrorCode::InvalidReplicaAssignment));
+    }
+
+    #[test]
+    fn a_refusal_says_nothing_of_a_topic() {
+        let result = failure(TopicName(text("t")), Refused::new(ErrorCode::InvalidPartitions, "no"));
+        assert_eq!((result.error_code, result.num_partitions, result.replication_factor), (37, -1, -1));
+        assert_eq!(result.error_message, Some(StrBytes::from_static_str("no")));
+    }
 }

@@ -110,3 +110,26 @@ impl Quorum<'_> {
         nodes.collect()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::admin::testing;
+
+    #[test]
+    fn the_store_is_told_as_a_quorum_of_one() {
+        let view = testing::view(&["a"]);
+        let told = |version| Quorum { view: &view, version, now: WallTime(77) }.partition();
+        let newest = told(2);
+        assert_eq!(newest.leader_id, BrokerId(1));
+        assert_eq!(u64::try_from(newest.high_watermark), Ok(view.revision().0));
+        let [voter] = &newest.current_voters[..] else { panic!("{newest:?}") };
+        assert_eq!((voter.log_end_offset, voter.last_fetch_timestamp), (newest.high_watermark, 77));
+        assert!(!voter.replica_directory_id.is_nil());
+        assert!(newest.observers.is_empty());
+        let oldest = &told(0).current_voters[0];
+        assert_eq!((oldest.last_fetch_timestamp, oldest.replica_directory_id.is_nil()), (-1, true));
+        let nodes = Quorum { view: &view, version: 2, now: WallTime(77) }.nodes();
+        assert_eq!((&*nodes[0].listeners[0].host, nodes[0].listeners[0].port), ("localhost", 9092));
+    }
+}

@@ -57,3 +57,30 @@ fn names(view: &View, resource_type: i8) -> Vec<String> {
         _ => Vec::new(),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use felix_cluster::view::ConfigScope;
+
+    use super::*;
+    use crate::admin::testing;
+
+    #[test]
+    fn topics_and_brokers_are_always_listed() {
+        let view = testing::view(&["b", "a"]);
+        assert_eq!(names(&view, TOPIC), ["a", "b"]);
+        assert_eq!(names(&view, BROKER), ["1"]);
+        assert!(names(&view, GROUP).is_empty());
+        assert!(names(&view, CLIENT_METRICS).is_empty());
+        assert!(names(&view, BROKER_LOGGER).is_empty());
+    }
+
+    #[test]
+    fn what_was_set_makes_a_group_known() {
+        let mut view = testing::view(&[]);
+        testing::set(&mut view, &ConfigScope::Group("g".to_owned()), "a", "1");
+        testing::set(&mut view, &ConfigScope::ClientMetrics("m".to_owned()), "a", "1");
+        assert_eq!(names(&view, GROUP), ["g"]);
+        assert_eq!(names(&view, CLIENT_METRICS), ["m"]);
+    }
+}

@@ -70,3 +70,37 @@ fn ongoing(partition: &PartitionView) -> Option<OngoingPartitionReassignment> {
             .with_removing_replicas(wire(&state.removing)),
     )
 }
+
+#[cfg(test)]
+mod tests {
+    use felix_protocol::ids::BrokerId as Broker;
+
+    use super::*;
+    use crate::admin::testing;
+
+    fn asked(name: &str, partitions: &[i32]) -> ListPartitionReassignmentsTopics {
+        ListPartitionReassignmentsTopics::default()
+            .with_name(TopicName(text(name)))
+            .with_partition_indexes(partitions.to_vec())
+    }
+
+    #[test]
+    fn only_what_is_being_moved_is_listed() {
+        let mut view = testing::view_with(&[("a", 2), ("b", 1)]);
+        assert!(list(&view, None).is_empty());
+        testing::change(&mut view, "a", 1, |partition| {
+            partition.replicas = vec![Broker(1), Broker(2)];
+            partition.adding = vec![Broker(2)];
+            partition.removing = vec![Broker(1)];
+        });
+        let all = list(&view, None);
+        let [topic] = &all[..] else { panic!("{all:?}") };
+        let [moving] = &topic.partitions[..] else { panic!("{topic:?}") };
+        assert_eq!((topic.name.to_string(), moving.partition_index), ("a".to_owned(), 1));
+        let ids = |ids: &[BrokerId]| ids.iter().map(|id| id.0).collect::<Vec<_>>();
+        assert_eq!(ids(&moving.replicas), [1, 2]);
+        assert_eq!((ids(&moving.adding_replicas), ids(&moving.removing_replicas)), (vec![2], vec![1]));
+        assert_eq!(list(&view, Some(&[asked("a", &[0, 1]), asked("b", &[0]), asked("c", &[0])])).len(), 1);
+        assert!(list(&view, Some(&[asked("a", &[0])])).is_empty());
+    }
+}

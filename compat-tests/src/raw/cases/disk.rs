@@ -227,7 +227,26 @@ fn traced(stage: &Stage, log: &Path, work: impl FnOnce() -> Result<()>) -> Resul
     if text.is_empty() {
         bail!("strace wrote nothing");
     }
-    Ok(text.lines().filter(|line| !line.contains("<unfinished")).map(str::to_owned).collect())
+    Ok(text.lines().map(str::to_owned).collect())
+}
+
+/// Answers on sockets in a trace, and how many of them began without any flush having ended since the one before.
+fn unflushed_answers(lines: &[String]) -> (usize, usize) {
+    let (mut flushed, mut answers, mut unflushed) = (false, 0, 0);
+    for line in lines {
+        let flush = line.contains("fdatasync") || line.contains("fsync");
+        // A flush counts from its end, an answer from its beginning; a line that resumes a call does not name the file.
+        let ends = !line.contains("<unfinished");
+        let socket = line.contains("<socket:") || line.contains("<TCP:");
+        if flush && ends {
+            flushed = true;
+        } else if socket && !flush {
+            answers += 1;
+            unflushed += usize::from(!flushed);
+            flushed = false;
+        }
+    }
+    (answers, unflushed)
 }
 
 fn flush(stage: &mut Stage) -> Result<()> {
@@ -254,21 +273,7 @@ fn flush(stage: &mut Stage) -> Result<()> {
             }
             Ok(())
         })?;
-        let mut flushes_since_answer = 0;
-        let (mut answers, mut unflushed) = (0, 0);
-        for line in &lines {
-            let flushes = line.contains("fdatasync") || line.contains("fsync");
-            // Only what goes to a socket; the log itself is written by the same kinds of calls.
-            let answer = ["sendto", "sendmsg", "write", "writev"].iter().any(|call| line.contains(call))
-                && (line.contains("socket:") || line.contains("TCP:") || line.contains("resumed"));
-            if flushes {
-                flushes_since_answer += 1;
-            } else if answer && !line.contains("eventfd") {
-                answers += 1;
-                unflushed += usize::from(flushes_since_answer == 0);
-                flushes_since_answer = 0;
-            }
-        }
+        let (answers, unflushed) = unflushed_answers(&lines);
         holds(&format!("{answers} answers seen of {count}"), answers >= count)?;
         if waits {
             holds(&format!("{unflushed} of {answers} answers without a flush"), unflushed == 0)?;
@@ -277,4 +282,22 @@ fn flush(stage: &mut Stage) -> Result<()> {
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::unflushed_answers;
+
+    #[test]
+    fn a_flush_counts_from_its_end() {
+        let trace = [
+            "7 pwritev(19</d/0.log>, ..., 2, 70) = 71",
+            "8 fdatasync(19</d/0.log> <unfinished ...>",
+            "9 writev(16<socket:[1]>, ..., 1) = 53",
+            "8 <... fdatasync resumed>) = 0",
+            "9 writev(16<socket:[1]>, ..., 1 <unfinished ...>",
+            "9 <... writev resumed>) = 53",
+        ];
+        assert_eq!(unflushed_answers(&trace.map(str::to_owned)), (2, 1));
+    }
 }

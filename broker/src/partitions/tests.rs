@@ -23,11 +23,14 @@ use super::*;
 
 mod following;
 
+/// A report with what its answer is told to.
+type Asked = (Report, Then<ReportAnswer>);
+
 /// A control store that lands every report, or sits on it.
 #[derive(Default)]
 struct Yes {
     /// Reports that are kept back while `Some`.
-    kept: Mutex<Option<Vec<(Report, Then<ReportAnswer>)>>>,
+    kept: Mutex<Option<Vec<Asked>>>,
     asked: Condvar,
 }
 

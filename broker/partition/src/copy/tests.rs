@@ -575,12 +575,10 @@ fn a_clean_stop_is_remembered() {
     let row = world.opener.replicas.get(&partition()).unwrap();
     assert!(row.clean && !row.unsynced);
     assert_eq!((row.log_id, row.mark, row.synced), (id, 3, 3));
-    match world.try_open(generation(2), Some(id), page_cache()) {
-        Outcome::Ready(copy, report) => {
-            assert_eq!((copy.log.end(), report.scanned_bytes), (3, 0), "nothing needs to be read");
-        }
-        _ => panic!("not ready"),
-    }
+    let Outcome::Ready(copy, report) = world.try_open(generation(2), Some(id), page_cache()) else {
+        panic!("not ready");
+    };
+    assert_eq!((copy.log.end(), report.scanned_bytes), (3, 0), "nothing needs to be read");
     let row = world.opener.replicas.get(&partition()).unwrap();
     assert!(!row.clean && row.unsynced, "from now on it counts unflushed bytes");
 }
@@ -594,34 +592,31 @@ fn unflushed_bytes_that_were_counted_are_in_doubt_after_a_power_loss() {
         let id = copy.own().log;
         drop(copy);
         let world = world.after(if doubted { Crash::LoseUnsynced } else { Crash::KeepAll }, boot);
-        match world.try_open(generation(2), Some(id), page_cache()) {
-            Outcome::Ready(copy, _) if !doubted => assert_eq!(copy.log.end(), 3),
-            Outcome::Declined { reason, current, accepted, .. } if doubted => {
-                assert_eq!((reason, accepted), (Decline::Doubt, generation(1)));
-                let current = current.unwrap();
-                assert_ne!(current, id);
-                // Named under its new identity, it leads with what is left.
-                world.ready(3, Some(current), page_cache());
-            }
-            _ => panic!("boot {boot}"),
+        let outcome = world.try_open(generation(2), Some(id), page_cache());
+        if !doubted {
+            let Outcome::Ready(copy, _) = outcome else { panic!("not ready") };
+            assert_eq!(copy.log.end(), 3);
+            continue;
         }
+        let Outcome::Declined { reason, current, accepted, .. } = outcome else { panic!("not declined") };
+        assert_eq!((reason, accepted), (Decline::Doubt, generation(1)));
+        let current = current.unwrap();
+        assert_ne!(current, id);
+        // Named under its new identity, it leads with what is left.
+        world.ready(3, Some(current), page_cache());
     }
 }
 
 #[test]
 fn a_wiped_copy_declines_and_a_stale_generation_is_refused() {
     let world = World::new();
-    match world.try_open(generation(1), Some(LogId::random()), page_cache()) {
-        Outcome::Declined { reason: Decline::Wiped, current: None, .. } => {}
-        _ => panic!("not declined"),
-    }
+    let outcome = world.try_open(generation(1), Some(LogId::random()), page_cache());
+    assert!(matches!(outcome, Outcome::Declined { reason: Decline::Wiped, current: None, .. }));
     let copy = world.ready(4, None, page_cache());
     let id = copy.own().log;
     drop(copy);
-    match world.try_open(generation(3), Some(id), page_cache()) {
-        Outcome::Stale { accepted } => assert_eq!(accepted, generation(4)),
-        _ => panic!("not stale"),
-    }
+    let outcome = world.try_open(generation(3), Some(id), page_cache());
+    assert!(matches!(outcome, Outcome::Stale { accepted } if accepted == generation(4)));
 }
 
 #[test]

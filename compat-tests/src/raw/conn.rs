@@ -39,6 +39,7 @@ pub mod key {
     pub const DELETE_GROUPS: i16 = 42;
     pub const INCREMENTAL_ALTER_CONFIGS: i16 = 44;
     pub const OFFSET_DELETE: i16 = 47;
+    pub const DESCRIBE_PRODUCERS: i16 = 61;
     pub const DESCRIBE_TOPIC_PARTITIONS: i16 = 75;
 }
 

@@ -155,7 +155,7 @@ impl Fetched {
                 holds("the last stable offset is the mark", partition.i64()? == mark)?;
                 let log_start = partition.i64()?;
                 partition.each(|aborted| Ok((aborted.i64()?, aborted.i64()?)))?;
-                partition.i32()?;
+                holds("no preferred replica", partition.i32()? == -1)?;
                 let bytes = partition.nbytes()?.context("null records")?;
                 Ok(Got { topic: name.clone(), partition: index, error, mark, log_start, bytes })
             })

@@ -62,6 +62,11 @@ pub const CASES: &[Case] = &[
         run: by_id,
     },
     Case {
+        name: "fetch-old-version-zstd",
+        proves: "Fetch 4 returns a zstd batch as it is stored (surface 62)",
+        run: old_version,
+    },
+    Case {
         name: "fetch-while-producing",
         proves: "a reader that follows a writer sees every record once and in order, never a cut batch",
         run: follow,
@@ -294,6 +299,27 @@ fn by_id(stage: &mut Stage) -> Result<()> {
         equal("error", answer.i16()?, expected)?;
     }
     Ok(())
+}
+
+fn old_version(stage: &mut Stage) -> Result<()> {
+    let topic = stage.name("t");
+    let mut to = stage.connect()?;
+    to.create(&topic, 1, &[])?;
+    to.append(&topic, &Batch::of(&["a", "b"], time()).codec(4))?;
+    let body = W::new().i32(-1).i32(0).i32(0).i32(1 << 20).i8(0).array(1).str(&topic).array(1).i32(0).i64(0);
+    let mut answer = to.call(key::FETCH, 4, &body.i32(1 << 20))?;
+    answer.i32()?;
+    equal("topics", answer.array()?, 1)?;
+    equal("topic", answer.str()?, topic)?;
+    equal("partitions", answer.array()?, 1)?;
+    equal("partition", answer.i32()?, 0)?;
+    equal("error", answer.i16()?, 0)?;
+    answer.raw(16)?;
+    answer.array()?;
+    let batches = Batch::decode_all(&answer.nbytes()?.context("null records")?)?;
+    answer.end()?;
+    equal("codec", batches[0].attributes & 7, 4)?;
+    equal("values", Batch::values(&batches).len(), 2)
 }
 
 fn follow(stage: &mut Stage) -> Result<()> {

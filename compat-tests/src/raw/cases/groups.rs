@@ -9,7 +9,7 @@ use crate::raw::ask::code;
 use crate::raw::ask::groups::{Join, Joined};
 use crate::raw::conn::{Connection, key};
 use crate::raw::expect::{equal, holds};
-use crate::raw::stage::Stage;
+use crate::raw::stage::{Stage, skip};
 use crate::raw::wire::W;
 use crate::wait;
 
@@ -53,6 +53,21 @@ pub const CASES: &[Case] = &[
         name: "groups-static-members",
         proves: "a static member that comes back gets a new id without a rebalance, its old id is fenced, and so after kill -9 (B051, surface 78)",
         run: static_members,
+    },
+    Case {
+        name: "groups-static-in-a-rebalance",
+        proves: "a static member that comes back while others join, or before the leader has synced, replaces its old self there, too (B051)",
+        run: static_in_rebalance,
+    },
+    Case {
+        name: "groups-initial-delay",
+        proves: "the first join of an empty group waits group.initial.rebalance.delay.ms, so that members who start together share one generation (surface 71)",
+        run: initial_delay,
+    },
+    Case {
+        name: "groups-offsets-expire",
+        proves: "an empty group's offsets expire after offsets.retention.minutes, a live group's do not (surface 81; --full)",
+        run: offsets_expire,
     },
     Case {
         name: "groups-commit-rules",
@@ -349,6 +364,89 @@ fn static_members(stage: &mut Stage) -> Result<()> {
     equal("leaves by its instance id", to.leave(&group, "", Some("one"))?, 0)?;
     let gone = beat(&mut to, &second.member)?;
     holds(&format!("gone: {gone}"), gone == code::UNKNOWN_MEMBER_ID || gone == code::FENCED_INSTANCE_ID)
+}
+
+fn static_in_rebalance(stage: &mut Stage) -> Result<()> {
+    let group = stage.name("g");
+    let (mut to, mut other) = (stage.connect()?, stage.connect()?);
+    to.coordinator(&group)?;
+    let join = |instance: &str| Join { session: 60_000, rebalance: 15_000, ..Join::consumer(&group).instance(instance) };
+    let first = to.join(&join("one"))?;
+    equal("alone", first.error, 0)?;
+    to.sync(&group, first.generation, &first.member, Some("one"), &[(&first.member, b"x")])?;
+    // While others join: a second static member waits for the first, which comes back under a new id.
+    let pending = start_join(&mut other, &join("two"))?;
+    wait::until("a rebalance", Duration::from_secs(10), || {
+        let error = to.heartbeat(&group, first.generation, &first.member, Some("one"))?;
+        Ok((error == code::REBALANCE_IN_PROGRESS).then_some(()))
+    })?;
+    let one = to.join(&join("one"))?;
+    let two = end_join(&mut other, pending)?;
+    equal("both", (one.error, two.error, one.generation), (0, 0, two.generation))?;
+    holds("a new id", one.member != first.member)?;
+    let old = to.heartbeat(&group, one.generation, &first.member, Some("one"))?;
+    equal("the old id", old, code::FENCED_INSTANCE_ID)?;
+    // Before the leader has synced: the other member comes back; whatever the broker makes of it, both end in one generation.
+    let mut third = stage.connect()?;
+    let pending = start_join(&mut third, &join("two"))?;
+    let deadline = Instant::now() + Duration::from_secs(20);
+    to.patience(Duration::from_secs(20))?;
+    let mut mine = one;
+    let back = loop {
+        third.patience(Duration::from_millis(200))?;
+        if let Ok(back) = end_join(&mut third, pending) {
+            break back;
+        }
+        holds("the member that came back waits for ever", Instant::now() < deadline)?;
+        mine = to.join(&join("one").member(&mine.member))?;
+        equal("error of the other", mine.error, 0)?;
+    };
+    equal("error", back.error, 0)?;
+    holds("a new id again", back.member != two.member)?;
+    let old = to.heartbeat(&group, back.generation, &two.member, Some("two"))?;
+    equal("the old id of the other", old, code::FENCED_INSTANCE_ID)
+}
+
+fn initial_delay(stage: &mut Stage) -> Result<()> {
+    let settings = [("group.initial.rebalance.delay.ms".to_owned(), "1500".to_owned())];
+    let broker = crate::target::Broker::start(&stage.origin, "raw-delay", &settings)?;
+    let open = || Connection::open(broker.address(), Duration::from_secs(10));
+    let (mut to, mut other) = (open()?, open()?);
+    to.coordinator("g")?;
+    let ids = [to.join(&Join::consumer("g"))?.member, other.join(&Join::consumer("g"))?.member];
+    let started = Instant::now();
+    let pending = start_join(&mut to, &Join::consumer("g").member(&ids[0]))?;
+    let two = start_join(&mut other, &Join::consumer("g").member(&ids[1]))?;
+    let (one, two) = (end_join(&mut to, pending)?, end_join(&mut other, two)?);
+    let waited = started.elapsed();
+    holds(&format!("waited {waited:?}"), (1_400..6_000).contains(&waited.as_millis()))?;
+    equal("one generation", (one.error, two.error, one.generation, two.generation), (0, 0, 1, 1))?;
+    equal("both in it", one.members.len().max(two.members.len()), 2)
+}
+
+fn offsets_expire(stage: &mut Stage) -> Result<()> {
+    if !stage.full {
+        return skip("takes more than a minute: run with --full");
+    }
+    let settings = [("offsets.retention.minutes", "1"), ("offsets.retention.check.interval.ms", "1000")];
+    let settings = settings.map(|(name, value)| (name.to_owned(), value.to_owned()));
+    let broker = crate::target::Broker::start(&stage.origin, "raw-expiry", &settings)?;
+    let mut to = Connection::open(broker.address(), Duration::from_secs(10))?;
+    to.create("t", 1, &[])?;
+    to.coordinator("empty")?;
+    equal("commit", to.commit("empty", "t", 5)?, 0)?;
+    let metadata = W::new().i16(0).array(1).str("t").i32(-1).done();
+    let join = Join { session: 600_000, protocols: vec![("range".to_owned(), metadata)], ..Join::consumer("live") };
+    to.coordinator("live")?;
+    let joined = to.join_new(&join)?;
+    to.sync("live", joined.generation, &joined.member, None, &[(&joined.member, b"x")])?;
+    equal("commit", to.commit_as("live", joined.generation, &joined.member, "t", 6, "")?, 0)?;
+    let since = Instant::now();
+    wait::until("the offset to expire", Duration::from_secs(120), || {
+        Ok((to.committed_offset("empty", "t")? == -1).then_some(()))
+    })?;
+    holds(&format!("expired after {:?}", since.elapsed()), since.elapsed() >= Duration::from_secs(55))?;
+    equal("the live group's", to.committed_offset("live", "t")?, 6)
 }
 
 fn commit_rules(stage: &mut Stage) -> Result<()> {

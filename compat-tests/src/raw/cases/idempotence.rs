@@ -38,6 +38,11 @@ pub const CASES: &[Case] = &[
         run: bump,
     },
     Case {
+        name: "idempotence-producers-described",
+        proves: "DescribeProducers tells a producer's epoch and last sequence, after a restart, too (surface 41)",
+        run: described,
+    },
+    Case {
         name: "transactional-id-refused",
         proves: "InitProducerId with a transactional id is refused with an error that no client retries for ever",
         run: transactional,
@@ -173,6 +178,49 @@ fn bump(stage: &mut Stage) -> Result<()> {
     equal("error of a bump", error, code::NONE)?;
     holds(&format!("id {fresh} epoch {fresh_epoch} after {id} {epoch}"), fresh != id || fresh_epoch > epoch)?;
     equal("an epoch of its own", send(&mut to, &topic, &batch(id, epoch + 5, 0, 1))?, (0, 1))
+}
+
+fn described(stage: &mut Stage) -> Result<()> {
+    let topic = stage.name("t");
+    let mut to = stage.connect()?;
+    to.create(&topic, 1, &[])?;
+    let (id, epoch) = to.producer_id()?;
+    equal("first", send(&mut to, &topic, &batch(id, epoch, 0, 3))?, (0, 0))?;
+    equal("second", send(&mut to, &topic, &batch(id, epoch, 3, 2))?, (0, 3))?;
+    for restarted in [false, true] {
+        if restarted {
+            stage.broker.restart()?;
+            to = stage.connect()?;
+            to.wait_led(&topic, 1)?;
+        }
+        let body = W::new().carray(1).cstr(&topic).carray(1).i32(0).tags().tags();
+        let mut answer = to.call(key::DESCRIBE_PRODUCERS, 0, &body)?;
+        answer.i32()?;
+        let topics = answer.ceach(|topic| {
+            topic.cstr()?;
+            let partitions = topic.ceach(|partition| {
+                partition.i32()?;
+                equal("error", partition.i16()?, 0)?;
+                partition.cnstr()?;
+                let producers = partition.ceach(|producer| {
+                    let (id, epoch, sequence) = (producer.i64()?, producer.i32()?, producer.i32()?);
+                    producer.i64()?;
+                    let rest = (producer.i32()?, producer.i64()?);
+                    producer.tags()?;
+                    Ok((id, epoch, sequence, rest))
+                })?;
+                partition.tags()?;
+                Ok(producers)
+            })?;
+            topic.tags()?;
+            Ok(partitions)
+        })?;
+        answer.tags()?;
+        answer.end()?;
+        let producers: Vec<_> = topics.into_iter().flatten().flatten().collect();
+        equal(&format!("producers, restarted: {restarted}"), producers, vec![(id, i32::from(epoch), 4, (-1, -1))])?;
+    }
+    Ok(())
 }
 
 fn transactional(stage: &mut Stage) -> Result<()> {

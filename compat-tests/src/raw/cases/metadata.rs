@@ -21,6 +21,11 @@ pub const CASES: &[Case] = &[
         run: all_or_none,
     },
     Case {
+        name: "metadata-endpoint",
+        proves: "the broker tells the address of the listener that was asked, its id and a cluster id that stays (surface 22)",
+        run: endpoint,
+    },
+    Case {
         name: "metadata-by-id",
         proves: "a topic is found by its id from version 12 on; an unknown id is UNKNOWN_TOPIC_ID with a null name (surface 17, 18)",
         run: by_id,
@@ -95,6 +100,27 @@ fn all_or_none(stage: &mut Stage) -> Result<()> {
     equal("version 1, empty: none", none.len(), 0)?;
     let all = names(to.call(key::METADATA, 1, &W::new().i32(-1))?, 1)?;
     holds("version 1, null: all", all.contains(&topic))
+}
+
+fn endpoint(stage: &mut Stage) -> Result<()> {
+    let ask = |stage: &Stage| -> Result<String> {
+        let mut answer = stage.connect()?.call(key::METADATA, 5, &W::new().array(0).bool(false))?;
+        answer.i32()?;
+        let brokers = answer.each(|broker| {
+            let all = (broker.i32()?, broker.str()?, broker.i32()?);
+            broker.nstr()?;
+            Ok(all)
+        })?;
+        let address = stage.broker.address();
+        equal("brokers", brokers, vec![(1, address.ip().to_string(), i32::from(address.port()))])?;
+        let cluster = answer.nstr()?.context("no cluster id")?;
+        equal("length of the cluster id", cluster.len(), 22)?;
+        equal("controller", answer.i32()?, 1)?;
+        Ok(cluster)
+    };
+    let before = ask(stage)?;
+    stage.broker.restart()?;
+    equal("the cluster id after a restart", ask(stage)?, before)
 }
 
 fn by_id(stage: &mut Stage) -> Result<()> {

@@ -16,6 +16,8 @@ use crate::append::Origin;
 use crate::config::FlushPolicy;
 use crate::opening::{Decline, OpenRequest, Opener, Outcome};
 
+mod opening;
+
 /// A clock that a test moves.
 #[derive(Clone, Default)]
 struct TestClock(Arc<AtomicU64>);
@@ -542,84 +544,6 @@ fn a_batch_larger_than_a_segment_is_refused() {
 }
 
 #[test]
-fn after_a_restart_the_copy_leads_again_with_all_it_had() {
-    let mut world = World::new();
-    let mut copy = world.leading(PartitionConfig::default());
-    world.append(&mut copy, "a", append(numbered(0, 3), Acks::All));
-    world.flush(&mut copy);
-    let id = copy.own().log;
-    drop(copy);
-    for (crash, boot) in [(Crash::KeepAll, 1), (Crash::LoseUnsynced, 2)] {
-        world = world.after(crash, boot);
-        let copy = world.ready(1 + u32::try_from(boot).unwrap(), Some(id), PartitionConfig::default());
-        let mut copy = world.lead(copy);
-        assert_eq!(copy.own().log, id, "flushed bytes only were counted: no doubt");
-        assert_eq!((copy.log.end(), copy.published().mark()), (3, 3));
-        assert!(copy.published().settled());
-        world.append(&mut copy, "retry", append(numbered(0, 3), Acks::All));
-        assert!(world.answers()[0].1.as_ref().unwrap().duplicate, "sequences are known from the log");
-    }
-}
-
-#[test]
-fn a_clean_stop_is_remembered() {
-    let mut world = World::new();
-    let mut copy = world.leading(page_cache());
-    world.append(&mut copy, "a", append(batch(3), Acks::All));
-    let id = copy.own().log;
-    let closing = copy.close(&mut world.ports).unwrap();
-    world.opener.flusher.run(vec![closing.job]).pop().unwrap().unwrap();
-    let ticket = world.opener.replicas.stage(closing.id, closing.row);
-    world.opener.replicas.commit(ticket).unwrap();
-    let world = world.after(Crash::LoseUnsynced, 2);
-    let row = world.opener.replicas.get(&partition()).unwrap();
-    assert!(row.clean && !row.unsynced);
-    assert_eq!((row.log_id, row.mark, row.synced), (id, 3, 3));
-    let Outcome::Ready(copy, report) = world.try_open(generation(2), Some(id), page_cache()) else {
-        panic!("not ready");
-    };
-    assert_eq!((copy.log.end(), report.scanned_bytes), (3, 0), "nothing needs to be read");
-    let row = world.opener.replicas.get(&partition()).unwrap();
-    assert!(!row.clean && row.unsynced, "from now on it counts unflushed bytes");
-}
-
-#[test]
-fn unflushed_bytes_that_were_counted_are_in_doubt_after_a_power_loss() {
-    for (boot, doubted) in [(1, false), (2, true)] {
-        let mut world = World::new();
-        let mut copy = world.leading(page_cache());
-        world.append(&mut copy, "a", append(batch(3), Acks::All));
-        let id = copy.own().log;
-        drop(copy);
-        let world = world.after(if doubted { Crash::LoseUnsynced } else { Crash::KeepAll }, boot);
-        let outcome = world.try_open(generation(2), Some(id), page_cache());
-        if !doubted {
-            let Outcome::Ready(copy, _) = outcome else { panic!("not ready") };
-            assert_eq!(copy.log.end(), 3);
-            continue;
-        }
-        let Outcome::Declined { reason, current, accepted, .. } = outcome else { panic!("not declined") };
-        assert_eq!((reason, accepted), (Decline::Doubt, generation(1)));
-        let current = current.unwrap();
-        assert_ne!(current, id);
-        // Named under its new identity, it leads with what is left.
-        world.ready(3, Some(current), page_cache());
-    }
-}
-
-#[test]
-fn a_wiped_copy_declines_and_a_stale_generation_is_refused() {
-    let world = World::new();
-    let outcome = world.try_open(generation(1), Some(LogId::random()), page_cache());
-    assert!(matches!(outcome, Outcome::Declined { reason: Decline::Wiped, current: None, .. }));
-    let copy = world.ready(4, None, page_cache());
-    let id = copy.own().log;
-    drop(copy);
-    let outcome = world.try_open(generation(3), Some(id), page_cache());
-    assert!(matches!(outcome, Outcome::Stale { accepted } if accepted == generation(4)));
-}
-
-#[test]
 fn records_are_deleted_from_the_front() {
     let mut world = World::new();
     let mut copy = world.leading(page_cache());
@@ -636,37 +560,4 @@ fn records_are_deleted_from_the_front() {
     world.append(&mut copy, "b", append(batch(1), Acks::All));
     let (_, appended) = world.answers().pop().unwrap();
     assert_eq!((appended.as_ref().unwrap().base_offset, appended.unwrap().log_start), (10, 10));
-}
-
-#[test]
-fn many_partitions_open_with_a_handful_of_flushes() {
-    let mut world = World::new();
-    let config = Arc::new(PartitionConfig::default());
-    let mut requests: Vec<_> = (0..500)
-        .map(|index| OpenRequest {
-            partition: PartitionId { index, ..partition() },
-            generation: generation(1),
-            named: None,
-            unclean: false,
-            config: Arc::clone(&config),
-        })
-        .collect();
-    let (mut jobs, mut last) = (Vec::new(), None);
-    for outcome in world.opener.open(&requests) {
-        let Outcome::Ready(copy, _) = outcome else { panic!("not ready") };
-        let closing = TestCopy::close(*copy, &mut world.ports).unwrap();
-        last = Some(world.opener.replicas.stage(closing.id, closing.row));
-        jobs.push(closing.job);
-    }
-    assert!(world.opener.flusher.run(jobs).iter().all(Result::is_ok));
-    world.opener.replicas.commit(last.unwrap()).unwrap();
-    let before = world.disk.counters();
-    for request in &mut requests {
-        request.generation = generation(2);
-    }
-    let copies: Vec<Outcome<_, _, &str>> = world.opener.open(&requests);
-    assert!(copies.iter().all(|outcome| matches!(outcome, Outcome::Ready(..))));
-    let after = world.disk.counters();
-    assert!(after.file_syncs - before.file_syncs < 5, "{before:?} {after:?}");
-    assert!(after.dir_syncs - before.dir_syncs < 5, "{before:?} {after:?}");
 }

@@ -100,5 +100,12 @@ fn start_log() -> Result<(), String> {
             ));
         }
     }
+    // In the log's own form, so that whoever reads it by machine sees panics too. Which task it was is told by
+    // whoever catches it.
+    std::panic::set_hook(Box::new(|panic| {
+        let thread = std::thread::current();
+        let (thread, trace) = (thread.name().unwrap_or_default(), std::backtrace::Backtrace::capture());
+        tracing::error!(thread, %panic, %trace, "panic");
+    }));
     Ok(())
 }

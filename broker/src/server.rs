@@ -40,8 +40,6 @@ use crate::partitions::{self, FetchWait, Following, Isolation, PartitionHandle, 
 use crate::view::Configs;
 use crate::{http, tasks};
 
-/// Memory for requests that are received, and as much for those under way.
-const REQUEST_MEMORY: usize = 256 * 1024 * 1024;
 /// Threads that wait for the disk in place of connections, unless configured.
 const READERS: usize = 4;
 /// Threads that flush, unless configured.
@@ -255,7 +253,7 @@ impl Starting {
             clock,
             api_metrics: node::api_metrics(&metrics),
             metrics,
-            budget: Budget::new(REQUEST_MEMORY),
+            budget: Budget::new(request_memory()),
             closing,
             configs: Configs::new(id, settings.fixed),
             agent,
@@ -277,6 +275,23 @@ impl Starting {
 /// A lane a core, at least one.
 fn lanes() -> usize {
     std::thread::available_parallelism().map_or(1, std::num::NonZero::get)
+}
+
+/// Memory for requests that are received, and as much for those under way: an eighth of what there is each. A bound
+/// on what clients can take, not something that is set aside.
+fn request_memory() -> usize {
+    const LEAST: u64 = 128 << 20;
+    const MOST: u64 = 2 << 30;
+    let kilobytes = |text: String| {
+        let line = text.lines().find_map(|line| line.strip_prefix("MemTotal:"))?.to_owned();
+        line.trim().trim_end_matches(" kB").parse::<u64>().ok()
+    };
+    let machine = std::fs::read_to_string("/proc/meminfo").ok().and_then(kilobytes).map(|kb| kb * 1024);
+    // A container's own limit; "max" where it has none.
+    let own = std::fs::read_to_string("/sys/fs/cgroup/memory.max").ok();
+    let own = own.and_then(|text| text.trim().parse::<u64>().ok());
+    let memory = machine.into_iter().chain(own).min().unwrap_or(LEAST);
+    usize::try_from((memory / 8).clamp(LEAST, MOST)).unwrap_or(usize::MAX)
 }
 
 fn boot_id() -> Result<Uuid> {

@@ -30,8 +30,8 @@ const MOST_IN_FLIGHT: usize = 64;
 const MOST_IN_FLIGHT_BYTES: usize = 16 * 1024 * 1024;
 /// Answers that may lie ready and unsent before no more requests are taken from this peer.
 const MOST_UNSENT_BYTES: usize = 1024 * 1024;
-/// How long a peer may let a large frame rest, for which memory is set aside.
-const STALLED_FRAME: Duration = Duration::from_secs(30);
+/// How long a peer may let a large frame rest, for which memory is set aside, or its last answers.
+const STALLED: Duration = Duration::from_secs(30);
 
 /// Why a connection ended.
 #[derive(Debug)]
@@ -212,6 +212,7 @@ impl Connection {
             )
             .unwrap_or(self.slots.len());
         self.slots.truncate(due);
+        self.alarm.as_mut().reset(Instant::now_after(STALLED));
     }
 
     /// Sends what is due; whether any bytes went.
@@ -281,7 +282,7 @@ impl Connection {
         let held = self.incoming.holds_memory();
         let received = self.incoming.poll_receive(&mut self.stream, purse, || waits.inc(), context);
         if !held && self.incoming.holds_memory() {
-            self.alarm.as_mut().reset(Instant::now_after(STALLED_FRAME));
+            self.alarm.as_mut().reset(Instant::now_after(STALLED));
         }
         match received {
             Poll::Ready(Ok(Received::Bytes(count))) => {
@@ -358,7 +359,8 @@ impl Connection {
     /// connection pays nothing for it.
     fn poll_alarm(&mut self, context: &mut Context<'_>) -> bool {
         while self.alarm.as_mut().poll(context).is_ready() {
-            let limit = if self.incoming.holds_memory() { STALLED_FRAME } else { self.max_idle };
+            let hurried = self.incoming.holds_memory() || self.ending.is_some();
+            let limit = if hurried { STALLED.min(self.max_idle) } else { self.max_idle };
             let now = self.node.clock.now();
             let silent = now.since(self.active_at);
             // Whoever waits for an answer is not idle. Whoever does not take its answers is.

@@ -163,10 +163,10 @@ fn parked_polls_end_with_their_sockets() {
 #[test]
 fn silence_ends_a_connection_but_waiting_is_not_silence() {
     let broker = Broker::start(&["--set", "connections.max.idle.ms=1000"]);
-    let mut silent = broker.connect();
     let mut waiting = broker.connect();
     topic(&mut waiting, "t");
     let began = now();
+    let mut silent = broker.connect();
     waiting.send(FETCH, 4, 5, &fetch("t", 1, 2_500, 1));
     assert_eq!(silent.stream.read(&mut [0; 1]).unwrap(), 0, "a clean end");
     assert!((900..3_000).contains(&began.elapsed().as_millis()), "{:?}", began.elapsed());

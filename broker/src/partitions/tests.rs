@@ -204,6 +204,44 @@ where
     tasks::spawn("writer", future)
 }
 
+/// Small batches are carried out in place where the lane is idle, large ones always queue: the log itself tells
+/// whether one overtook the other, by the producer's sequences.
+#[test]
+fn no_batch_overtakes_an_earlier_one_of_its_connection() {
+    const WRITERS: i64 = 6;
+    const ROUNDS: i32 = 60;
+    let place = TempDir::new().unwrap();
+    let broker = Broker::start(place.path());
+    let handles: Vec<_> = (0..3).map(|index| broker.open(index, 1, None, page_cache())).collect();
+    let numbered = |producer: i64, sequence: i32| {
+        let mut builder = BatchBuilder::new().producer(producer, 0, sequence);
+        // Every third is too large to be carried out in place.
+        let value = vec![1; if sequence % 3 == 0 { 20_000 } else { 30 }];
+        builder.push(1_700_000_000_000, None, Some(&value));
+        append(builder.build().unwrap(), Acks::All)
+    };
+    let writers: Vec<_> = (0..WRITERS)
+        .map(|producer| {
+            let handle = handles[usize::try_from(producer).unwrap() % handles.len()].clone();
+            tasks_spawn(&broker, async move {
+                for round in 0..ROUNDS {
+                    let answers: Vec<_> =
+                        (0..5).map(|step| handle.submit(numbered(producer, round * 5 + step))).collect();
+                    for answer in answers {
+                        answer.await.unwrap();
+                    }
+                }
+            })
+        })
+        .collect();
+    for writer in writers {
+        broker.runtime.block_on(writer).unwrap().unwrap();
+    }
+    let written: Offset = handles.iter().map(PartitionHandle::log_end).sum();
+    assert_eq!(written, WRITERS * i64::from(ROUNDS) * 5);
+    broker.partitions.stop();
+}
+
 #[test]
 fn a_dropped_answer_loses_only_the_answer() {
     let place = TempDir::new().unwrap();

@@ -8,6 +8,8 @@ use proptest::prelude::*;
 use super::*;
 use crate::eligible::{KeyState, Last, Pair, Report, Revision};
 
+mod stories;
+
 fn pair(broker: i32, log: u128) -> Pair {
     Pair { broker: BrokerId(broker), log: LogId(Uuid::from_u128(log)) }
 }

@@ -1,0 +1,162 @@
+//! Runs the scripts of `testdata/`: each line is an event, and the lines behind it that begin with `>` are what the
+//! leader wants done. With `FELIX_BLESS=1` the answers are written anew.
+
+use std::fmt::Write as _;
+use std::path::Path;
+
+use super::*;
+
+/// A script's names for pairs: a letter for the broker, a number for the copy; `A` leads.
+fn named_pair(name: &str) -> Pair {
+    let broker = i32::from(name.as_bytes()[0] - b'A') + 1;
+    pair(broker, name[1..].parse().unwrap())
+}
+
+fn name_of(pair: &Pair) -> String {
+    let letter = char::from(b'A' + u8::try_from(pair.broker.0 - 1).unwrap());
+    format!("{letter}{}", pair.log.0.as_u128())
+}
+
+fn names_of(pairs: &BTreeSet<Pair>) -> String {
+    let names: Vec<_> = pairs.iter().map(name_of).collect();
+    format!("{{{}}}", names.join(" "))
+}
+
+/// `key 7 {B1 C1} last B1@4`
+fn named_key(words: &[&str]) -> KeyState {
+    let text = words.join(" ");
+    let (before, behind) = text.split_once('{').unwrap();
+    let (members, last) = behind.split_once('}').unwrap();
+    let members: Vec<_> = members.split_whitespace().map(named_pair).collect();
+    let last = match last.trim().trim_start_matches("last ") {
+        "never" => Last::Never,
+        "declined" => Last::Declined,
+        opened => {
+            let (who, at) = opened.split_once('@').unwrap();
+            Last::Opened { pair: named_pair(who), generation: generation(at.parse().unwrap()) }
+        }
+    };
+    key(before.trim().parse().unwrap(), &members, last)
+}
+
+fn told(action: &Action) -> String {
+    let list = |tickets: &[Ticket]| {
+        let numbers: Vec<_> = tickets.iter().map(|ticket| ticket.0.to_string()).collect();
+        numbers.join(" ")
+    };
+    match action {
+        Action::Report(Report { number, revision, eligible, last, .. }) => {
+            let last = match last {
+                Last::Never => "never".to_owned(),
+                Last::Declined => "declined".to_owned(),
+                Last::Opened { pair, generation } => format!("{}@{generation}", name_of(pair)),
+            };
+            format!("report {number} on {}: {} last {last}", revision.0, names_of(eligible))
+        }
+        Action::ReadKey => "read the key".to_owned(),
+        Action::Opened => "opened".to_owned(),
+        Action::Advance { mark } => format!("mark {mark}"),
+        Action::Release { tickets, vouch: Vouch::Mark } => format!("answer {}", list(tickets)),
+        Action::Release { tickets, vouch: Vouch::Lease } => {
+            format!("answer {} if the lease holds", list(tickets))
+        }
+        Action::Expire { tickets } => format!("cannot vouch for {}", list(tickets)),
+        Action::Refuse { tickets } => format!("not the leader, {}", list(tickets)),
+    }
+}
+
+/// Begins with `lead at 5 need 2 mark 7 end 10 key ...`.
+fn begin(words: &[&str]) -> (Leader, Vec<Action>) {
+    let number = |at: usize| words[at].parse::<i64>().unwrap();
+    let end = number(7);
+    Leader::open(Tenure {
+        generation: generation(u32::try_from(number(1)).unwrap()),
+        own: named_pair("A1"),
+        need: usize::try_from(number(3)).unwrap(),
+        mark: number(5),
+        end,
+        stored: end,
+        key: named_key(&words[9..]),
+    })
+}
+
+fn event(words: &[&str]) -> Event {
+    let number = |at: usize| words[at].parse::<i64>().unwrap();
+    match words[0] {
+        "written" => Event::Appended { end: number(1) },
+        "durable" => Event::Stored { end: number(1) },
+        "wait" => Event::Wait {
+            ticket: Ticket(words[1].parse().unwrap()),
+            word: if words[2] == "mark" { Word::Mark } else { Word::Stored },
+            end: number(3),
+            deadline: at(words[5].parse().unwrap()),
+        },
+        "landed" => Event::ReportAnswered {
+            number: words[1].parse().unwrap(),
+            answer: ReportAnswer::Landed(Revision(words[3].parse().unwrap())),
+        },
+        "refused" => Event::ReportAnswered {
+            number: words[1].parse().unwrap(),
+            answer: ReportAnswer::Refused(named_key(&words[3..])),
+        },
+        "unanswered" => {
+            Event::ReportAnswered { number: words[1].parse().unwrap(), answer: ReportAnswer::Unknown }
+        }
+        "unreadable" => Event::KeyRead { key: None },
+        "key" => Event::KeyRead { key: Some(named_key(&words[1..])) },
+        "confirmed" => Event::Confirmed { pair: named_pair(words[1]), position: number(2) },
+        "need" => Event::Need(words[1].parse().unwrap()),
+        "ended" => Event::Ended,
+        "time" => Event::Tick,
+        other => panic!("no event is called {other}"),
+    }
+}
+
+fn play(script: &str) -> String {
+    let mut told_all = String::new();
+    let mut leader = None;
+    let mut now = 0;
+    for line in script.lines().filter(|line| !line.starts_with('>')) {
+        told_all.push_str(line);
+        told_all.push('\n');
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let actions = match (words.first(), &mut leader) {
+            (None | Some(&"#"), _) => continue,
+            (Some(&"lead"), leader) => {
+                now = 0;
+                let (begun, actions) = begin(&words[1..]);
+                *leader = Some(begun);
+                actions
+            }
+            (Some(first), Some(leader)) => {
+                if *first == "time" {
+                    now = words[1].parse().unwrap();
+                }
+                leader.step(event(&words), at(now))
+            }
+            (Some(_), None) => panic!("a story begins with `lead`"),
+        };
+        for action in &actions {
+            writeln!(told_all, "> {}", told(action)).unwrap();
+        }
+    }
+    told_all
+}
+
+#[test]
+fn the_stories_go_as_they_are_told() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/testdata");
+    let mut stories = 0;
+    for entry in std::fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        let script = std::fs::read_to_string(&path).unwrap();
+        let played = play(&script);
+        if std::env::var("FELIX_BLESS").is_ok_and(|bless| bless == "1") {
+            std::fs::write(&path, played).unwrap();
+        } else {
+            assert_eq!(played, script, "{}", path.display());
+        }
+        stories += 1;
+    }
+    assert!(stories > 0);
+}

@@ -296,7 +296,9 @@ mod tests {
             let layers = felix_cluster::config::Layers::DEFAULTS;
             let error = match resource {
                 Resource::Topic(_) => edit::topic(&Overrides::new(), edits, &layers),
-                _ => edit::broker(Scope::Cluster, &Overrides::new(), edits, &layers),
+                Resource::Broker(_) | Resource::Cluster | Resource::Group(_) | Resource::ClientMetrics(_) => {
+                    edit::broker(Scope::Cluster, &Overrides::new(), edits, &layers)
+                }
             };
             code(resource, &error.unwrap_err())
         };

@@ -5,7 +5,7 @@
 //! - A topic that is named twice, or by name and by id, is refused and stays.
 //! - When the answer comes, the topic is gone from Metadata; its files follow.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use felix_cluster::topics::TopicRef;
@@ -78,6 +78,7 @@ fn check(view: &View, asked: Vec<DeleteTopicState>) -> Vec<Checked> {
     // How often each topic is meant, by whatever it is called.
     let mut meant: HashMap<TopicId, usize> = HashMap::new();
     let mut lines: Vec<Checked> = Vec::with_capacity(asked.len());
+    let mut missing = HashSet::new();
     for topic in asked {
         let id = TopicId(topic.topic_id);
         let line = match (topic.name, id == TopicId::NONE) {
@@ -101,25 +102,22 @@ fn check(view: &View, asked: Vec<DeleteTopicState>) -> Vec<Checked> {
                 None => (None, id, Err(ErrorCode::UnknownTopicId.into())),
             },
         };
-        // A name that is not there may be repeated like any other.
-        let again = line.2.is_err() && lines.iter().any(|other| (&other.0, other.1) == (&line.0, line.1));
-        if !again {
-            lines.push(line);
+        match &line.2 {
+            Ok(id) => *meant.entry(*id).or_default() += 1,
+            // A name that is not there may be repeated like any other, and is answered once.
+            Err(_) if !missing.insert((line.0.clone(), line.1)) => continue,
+            Err(_) => {}
         }
-        if let Some((_, _, Ok(id))) = lines.last().filter(|_| !again) {
-            *meant.entry(*id).or_default() += 1;
-        }
+        lines.push(line);
     }
-    let mut told: Vec<(TopicId, Option<TopicName>)> = Vec::new();
+    let mut told = HashSet::new();
     lines.retain_mut(|(name, id, checked)| {
         let twice = checked.as_ref().is_ok_and(|id| meant.get(id).is_some_and(|count| *count > 1));
         if !twice {
             return true;
         }
         *checked = Err(Refused::new(ErrorCode::InvalidRequest, "The topic is named more than once."));
-        let first = !told.contains(&(*id, name.clone()));
-        told.push((*id, name.clone()));
-        first
+        told.insert((*id, name.clone()))
     });
     lines
 }

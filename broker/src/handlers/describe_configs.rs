@@ -14,14 +14,18 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
+use bytes::{BufMut, Bytes, BytesMut};
 use felix_cluster::config::{Entry, State};
+use felix_cluster::view::View;
 use felix_protocol::messages::describe_configs_request::DescribeConfigsResource;
 use felix_protocol::messages::describe_configs_response::{
     DescribeConfigsResourceResult, DescribeConfigsResult, DescribeConfigsSynonym,
 };
-use felix_protocol::messages::{ApiKey, DescribeConfigsRequest, DescribeConfigsResponse, StrBytes};
+use felix_protocol::messages::{
+    ApiKey, DescribeConfigsRequest, DescribeConfigsResponse, Encodable, StrBytes,
+};
 
-use super::{Api, Call, Class, Handled, text};
+use super::{Answer, Api, Call, Class, Handled, Reply, text};
 use crate::admin::configs::{Resource, describe};
 use crate::node::Node;
 
@@ -34,28 +38,78 @@ pub const API: Api = Api {
     start: handle,
 };
 
+/// Resources that are described at once; more of them take a while, and are described where nobody waits behind.
+const FEW: usize = 8;
+/// The longest answer. Any name of a group has settings, so a request could ask for more than memory holds.
+const LONGEST: usize = 128 * 1024 * 1024;
+
 fn handle(node: &Arc<Node>, call: Call) -> Handled {
     let request: DescribeConfigsRequest = call.decode()?;
+    if request.resources.len() <= FEW {
+        return all(node, &call, &request).map(Answer::Now);
+    }
+    let readers = node.readers.clone();
+    let node = Arc::clone(node);
+    Answer::later(async move {
+        let described = readers.run("describe-configs", move || all(&node, &call, &request));
+        described.await.unwrap_or_else(|| Err(Reply::Close("a description was given up".to_owned())))
+    })
+}
+
+fn all(node: &Node, call: &Call, request: &DescribeConfigsRequest) -> Result<Reply, Reply> {
     let wanted = Wanted {
         synonyms: request.include_synonyms,
         documentation: request.include_documentation && call.version() >= 3,
     };
     let view = node.view();
-    let results = request.resources.into_iter().map(|resource| {
-        let described = Resource::parse(resource.resource_type, &resource.resource_name)
-            .and_then(|parsed| describe(node, &view, &parsed));
-        let result = DescribeConfigsResult::default()
-            .with_resource_type(resource.resource_type)
-            .with_resource_name(resource.resource_name.clone());
-        match described {
-            // The message is the empty text, as Kafka's is.
-            Ok(entries) => result.with_configs(wanted.entries(&resource, entries)),
-            Err(refused) => {
-                result.with_error_code(refused.code as i16).with_error_message(refused.message.map(text))
-            }
+    let results = request.resources.iter().map(|resource| wanted.resource(node, &view, resource));
+    call.reply_pieces(vec![encode(call.version(), results)?])
+}
+
+/// The answer, encoded resource by resource: as messages, ten thousand topics would take hundreds of megabytes.
+fn encode(
+    version: i16,
+    results: impl ExactSizeIterator<Item = DescribeConfigsResult>,
+) -> Result<Bytes, Reply> {
+    let fail = |error: anyhow::Error| {
+        tracing::error!(%error, "an answer could not be encoded");
+        Reply::Close(error.to_string())
+    };
+    // An answer without results, up to where their number stands.
+    let mut body = BytesMut::new();
+    DescribeConfigsResponse::default().encode(&mut body, version).map_err(fail)?;
+    body.truncate(THROTTLE_BYTES);
+    put_count(&mut body, version, results.len());
+    for result in results {
+        result.encode(&mut body, version).map_err(fail)?;
+        if body.len() > LONGEST {
+            return Err(Reply::Close("the settings asked for are too many for one answer".to_owned()));
         }
-    });
-    call.answer(&DescribeConfigsResponse::default().with_results(results.collect()))
+    }
+    if version >= FLEXIBLE {
+        body.put_u8(0);
+    }
+    Ok(body.freeze())
+}
+
+/// The first version with compact arrays and tagged fields.
+const FLEXIBLE: i16 = 4;
+/// The only field before the results.
+const THROTTLE_BYTES: usize = 4;
+
+/// The number of an array's items as the wire has it.
+fn put_count(body: &mut BytesMut, version: i16, count: usize) {
+    let count = u32::try_from(count).unwrap_or(u32::MAX);
+    if version < FLEXIBLE {
+        body.put_u32(count);
+        return;
+    }
+    let mut rest = count.saturating_add(1);
+    while rest >= 0x80 {
+        body.put_u8(u8::try_from(rest & 0x7f).unwrap_or(0) | 0x80);
+        rest >>= 7;
+    }
+    body.put_u8(u8::try_from(rest).unwrap_or(0));
 }
 
 /// What is to be told of each setting.
@@ -65,6 +119,26 @@ struct Wanted {
 }
 
 impl Wanted {
+    fn resource(
+        &self,
+        node: &Node,
+        view: &View,
+        resource: &DescribeConfigsResource,
+    ) -> DescribeConfigsResult {
+        let described = Resource::parse(resource.resource_type, &resource.resource_name)
+            .and_then(|parsed| describe(node, view, &parsed));
+        let result = DescribeConfigsResult::default()
+            .with_resource_type(resource.resource_type)
+            .with_resource_name(resource.resource_name.clone());
+        match described {
+            // The message is the empty text, as Kafka's is.
+            Ok(entries) => result.with_configs(self.entries(resource, entries)),
+            Err(refused) => {
+                result.with_error_code(refused.code as i16).with_error_message(refused.message.map(text))
+            }
+        }
+    }
+
     fn entries(
         &self,
         resource: &DescribeConfigsResource,
@@ -146,5 +220,26 @@ mod tests {
         let [own] = &retention.synonyms[..] else { panic!("{retention:?}") };
         assert_eq!((&*own.name, own.source), ("retention.ms", 1));
         assert!(retention.documentation.as_ref().is_some_and(|doc| !doc.is_empty()));
+    }
+
+    #[test]
+    fn encoded_one_by_one_the_answer_is_the_same() {
+        let wanted = Wanted { synonyms: true, documentation: true };
+        for version in 1..=4 {
+            for count in [0, 1, 2, 126, 127, 300] {
+                let one = || {
+                    DescribeConfigsResult::default().with_configs(described(Some(&["retention.ms"]), &wanted))
+                };
+                let results: Vec<_> = (0..count).map(|_| one()).collect();
+                let mut whole = BytesMut::new();
+                let response = DescribeConfigsResponse::default().with_results(results.clone());
+                response.encode(&mut whole, version).unwrap();
+                assert_eq!(
+                    encode(version, results.into_iter()).unwrap(),
+                    whole,
+                    "version {version}, {count}"
+                );
+            }
+        }
     }
 }

@@ -5,7 +5,7 @@
 //! - 4 and later: the size of the file system and what is left of it; 5: no directory is ever cordoned.
 //! - The lag is how far a copy is behind what it knows to be committed: none, for a leader.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -67,14 +67,15 @@ fn copies(
     handles: &[PartitionHandle],
     topics: Option<&[DescribableLogDirTopic]>,
 ) -> Vec<DescribeLogDirsTopic> {
+    let wanted: Option<HashSet<(&str, i32)>> = topics.map(|topics| {
+        let all = topics.iter().flat_map(|one| one.partitions.iter().map(|index| (&**one.topic, *index)));
+        all.collect()
+    });
     let mut found: BTreeMap<&str, Vec<DescribeLogDirsPartition>> = BTreeMap::new();
     for handle in handles {
         let id = handle.id();
         let Some(topic) = view.topic(&id.topic) else { continue };
-        let wanted = topics.is_none_or(|topics| {
-            topics.iter().any(|one| *topic.name == **one.topic && one.partitions.contains(&id.index))
-        });
-        if wanted {
+        if wanted.as_ref().is_none_or(|wanted| wanted.contains(&(&*topic.name, id.index))) {
             let size = i64::try_from(handle.size_bytes()).unwrap_or(i64::MAX);
             let lag = (handle.mark() - handle.log_end()).max(0);
             let partition = DescribeLogDirsPartition::default()

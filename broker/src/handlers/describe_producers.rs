@@ -1,6 +1,10 @@
 //! DescribeProducers: which producers a partition's log remembers, idempotent ones and those between transactions
 //! included.
+//!
+//! Differences from Apache Kafka: a partition that is named again is refused (INVALID_REQUEST), so that a small request
+//! cannot ask for a huge answer.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use felix_cluster::topics::check_name;
@@ -32,6 +36,7 @@ type Outcome = Result<partitions::Answer<Vec<ProducerDescription>, ProducersErro
 fn handle(node: &Arc<Node>, call: Call) -> Handled {
     let request: DescribeProducersRequest = call.decode()?;
     let view = node.view();
+    let mut seen = HashSet::new();
     // All of them are on their way before the first is awaited.
     let topics: Vec<_> = request
         .topics
@@ -40,7 +45,14 @@ fn handle(node: &Arc<Node>, call: Call) -> Handled {
             let partitions: Vec<(i32, Outcome)> = topic
                 .partition_indexes
                 .iter()
-                .map(|index| (*index, start(node, &view, &topic.name, *index)))
+                .map(|index| {
+                    let outcome = if seen.insert((topic.name.clone(), *index)) {
+                        start(node, &view, &topic.name, *index)
+                    } else {
+                        Err(ErrorCode::InvalidRequest)
+                    };
+                    (*index, outcome)
+                })
                 .collect();
             (topic.name, partitions)
         })

@@ -36,7 +36,8 @@ fn handle(node: &Arc<Node>, call: Call) -> Handled {
     let mut metadata_asked = false;
     let topics = request.topics.into_iter().map(|topic| {
         let partitions = topic.partitions.iter().map(|partition| {
-            if &**topic.topic_name == CLUSTER_METADATA && partition.partition_index == 0 {
+            // Once is enough: a small request must not ask for a huge answer.
+            if &**topic.topic_name == CLUSTER_METADATA && partition.partition_index == 0 && !metadata_asked {
                 metadata_asked = true;
                 quorum.partition()
             } else {

@@ -6,6 +6,7 @@
 use std::sync::Arc;
 
 use felix_cluster::view::{PartitionView, TopicView, View};
+use felix_protocol::ids::PartitionId;
 use felix_protocol::messages::list_partition_reassignments_request::ListPartitionReassignmentsTopics;
 use felix_protocol::messages::list_partition_reassignments_response::{
     OngoingPartitionReassignment, OngoingTopicReassignment,
@@ -36,11 +37,14 @@ fn handle(node: &Arc<Node>, call: Call) -> Handled {
 
 fn list(view: &View, asked: Option<&[ListPartitionReassignmentsTopics]>) -> Vec<OngoingTopicReassignment> {
     let moving = |topic: &Arc<TopicView>, wanted: Option<&[i32]>| {
-        let partitions: Vec<_> = view
-            .partitions_of(&topic.id)
-            .filter(|partition| wanted.is_none_or(|wanted| wanted.contains(&partition.id.index)))
-            .filter_map(|partition| ongoing(partition))
-            .collect();
+        let partitions: Vec<_> = match wanted {
+            None => view.partitions_of(&topic.id).filter_map(|partition| ongoing(partition)).collect(),
+            Some(wanted) => wanted
+                .iter()
+                .filter_map(|index| view.partition(&PartitionId { topic: topic.id, index: *index }))
+                .filter_map(|partition| ongoing(partition))
+                .collect(),
+        };
         (!partitions.is_empty()).then(|| {
             OngoingTopicReassignment::default()
                 .with_name(TopicName(text(topic.name.to_string())))

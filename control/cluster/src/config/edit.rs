@@ -4,6 +4,8 @@
 //! all edits of a call are made or none. Only what is edited is checked, so that a stored value which a later
 //! version no longer admits does not stand in the way of other changes.
 
+use std::collections::BTreeSet;
+
 use thiserror::Error;
 
 use super::layers::{Layers, Overrides};
@@ -197,8 +199,9 @@ fn steps(
     if let Some(names) = joined(without_value.map(|edit| edit.name.as_str())) {
         return Err(EditError::NoValue { names });
     }
-    for (at, edit) in edits.iter().enumerate() {
-        if edits[..at].iter().any(|earlier| earlier.name == edit.name) {
+    let mut named = BTreeSet::new();
+    for edit in edits {
+        if !named.insert(edit.name.as_str()) {
             return Err(EditError::Twice(edit.name.clone()));
         }
     }

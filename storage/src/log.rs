@@ -402,7 +402,8 @@ impl<D: Disk> Log<D> {
         self.producers.expire(now, self.config.producer_expiry_ms);
     }
 
-    /// Ends writing: completes the side files and gives the job after which the copy may be marked clean.
+    /// Ends writing: completes the side files and gives the job after which the copy may be marked clean. No
+    /// flush job may be out.
     pub fn close_clean(mut self, now: WallTime) -> Result<FlushJob<D>, StorageError> {
         if self.poisoned || self.pending.running {
             return Err(StorageError::Poisoned);

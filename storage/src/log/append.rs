@@ -8,7 +8,7 @@ use felix_protocol::ids::{Generation, Offset};
 use felix_protocol::time::WallTime;
 
 use super::{Appended, Log};
-use crate::disk::{Disk, DiskFile};
+use crate::disk::{self, Disk, DiskFile};
 use crate::error::{Doing, StorageError};
 use crate::layout::Kind;
 
@@ -86,9 +86,11 @@ impl<D: Disk> Log<D> {
         if !admit() {
             return Err(StorageError::NotAdmitted);
         }
-        if let Err(error) = write_pieces(&*file, &head, &batch[PATCH_BYTES..], self.position) {
-            // Part of the batch may be there; nobody may ever read it.
-            self.ragged = true;
+        let outcome = write_pieces(&*file, &head, &batch[PATCH_BYTES..], self.position);
+        if let Err((written, error)) = outcome {
+            // Part of the batch may be there; nobody may ever read it. A full disk that took nothing at all
+            // left nothing behind.
+            self.ragged = written > 0 || !disk::is_full(&error);
             let _ = self.cut_ragged();
             return Err(StorageError::io("write", &self.active.path(Kind::Log), error));
         }
@@ -121,7 +123,8 @@ impl<D: Disk> Log<D> {
         })
     }
 
-    /// Cuts what a failed write left behind the end.
+    /// Cuts what a failed write left behind the end, durably: were the cut lost in a crash after a roll, a
+    /// torn batch would stand in the middle of the log.
     pub(super) fn cut_ragged(&mut self) -> Result<(), StorageError> {
         if !self.ragged {
             return Ok(());
@@ -129,14 +132,22 @@ impl<D: Disk> Log<D> {
         let path = self.active.path(Kind::Log);
         let file = self.active.file().doing("open", &path)?;
         file.set_len(self.position).doing("cut", &path)?;
-        self.mark_dirty(file);
+        self.poisoned = true;
+        file.sync_data().doing("flush", &path)?;
+        self.poisoned = false;
         self.ragged = false;
         Ok(())
     }
 }
 
-/// Both pieces in one system call; the kernel may stop early, and then the rest follows.
-fn write_pieces<F: DiskFile>(file: &F, head: &[u8], body: &[u8], position: u64) -> io::Result<()> {
+/// Both pieces in one system call; the kernel may stop early, and then the rest follows. An error comes with
+/// the number of bytes that were written before.
+fn write_pieces<F: DiskFile>(
+    file: &F,
+    head: &[u8],
+    body: &[u8],
+    position: u64,
+) -> Result<(), (usize, io::Error)> {
     let whole = head.len() + body.len();
     let mut done = 0;
     while done < whole {
@@ -147,10 +158,10 @@ fn write_pieces<F: DiskFile>(file: &F, head: &[u8], body: &[u8], position: u64) 
             file.write_vectored_at(&[IoSlice::new(&body[done - head.len()..])], at)
         };
         match outcome {
-            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+            Ok(0) => return Err((done, io::ErrorKind::WriteZero.into())),
             Ok(written) => done += written,
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) => return Err(error),
+            Err(error) => return Err((done, error)),
         }
     }
     Ok(())

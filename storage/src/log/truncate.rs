@@ -19,7 +19,7 @@ impl<D: Disk> Log<D> {
     /// Cuts the log to end at `to`, or before the batch that `to` lies inside of; durable on return. Returns
     /// the new end.
     ///
-    /// The caller lowers [`crate::Replica::synced`] and its mark to `to` or below, durably, *before*: after a
+    /// No flush job may be out. The caller lowers [`crate::Replica::synced`] and its mark to `to` or below, durably, *before*: after a
     /// crash in between, an open would take what is missing for damage.
     pub fn truncate(&mut self, to: Offset, now: WallTime) -> Result<Offset, StorageError> {
         if self.poisoned || self.pending.running {

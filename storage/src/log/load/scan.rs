@@ -20,9 +20,10 @@ use crate::segment::walk::{Broken, Walk, valid_batch_after};
 impl<D: Disk> Loader<'_, D> {
     pub(super) fn scan(&mut self) -> Result<(), StorageError> {
         let segments = self.log.segments();
-        // The first segment that reaches above what is known to be flushed.
+        // The first segment that is not known to be flushed, completed indexes and all: it is when something
+        // in the next one is.
         let first = (1..segments.len())
-            .find(|next| segments[*next].base() > self.recovered.synced)
+            .find(|next| segments[*next].base() >= self.recovered.synced)
             .map_or(segments.len() - 1, |next| next - 1);
         let base = segments[first].base();
         self.map_below(base)?;

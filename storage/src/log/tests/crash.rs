@@ -197,3 +197,19 @@ fn readers_see_whole_batches_while_the_log_is_written_rolled_cut_and_trimmed() {
         });
     }
 }
+
+#[test]
+fn after_a_write_that_was_cut_short_by_a_full_disk() {
+    for room in [1, 70, 200] {
+        crashes(|disk| {
+            let (mut log, row) = with(disk, 4);
+            disk.set_capacity(Some(disk.used() + room));
+            assert!(log.append(&batch(1, 300, 5), generation(7), NOW).is_err());
+            disk.set_capacity(None);
+            for at in 0..9 {
+                log.append(&batch(1, 400, at), generation(7), NOW).unwrap();
+            }
+            (log, row, (4, 13))
+        });
+    }
+}

@@ -57,6 +57,8 @@ pub struct Copy<D: Disk, C: Clock, W> {
     /// When the oldest append that no flush covers was made.
     dirty_since: Option<MonoTime>,
     flush_in_flight: bool,
+    /// Written to in this process's life.
+    written: bool,
     /// A segment was closed: it is flushed, whatever the policy, so that recovery need not read it and its
     /// file need not stay open.
     segment_closed: bool,
@@ -92,6 +94,7 @@ impl<D: Disk, C: Clock, W> Copy<D, C, W> {
             row,
             dirty_since: None,
             flush_in_flight: false,
+            written: false,
             segment_closed: false,
             halted: None,
         }
@@ -230,6 +233,7 @@ impl<D: Disk, C: Clock, W> Copy<D, C, W> {
             })
             .map_err(refused_by_storage)?;
         self.dirty_since.get_or_insert(now);
+        self.written = true;
         self.segment_closed |= stored.rolled;
         self.visible.push(stored.end, stored.bytes);
         self.published.set_log_end(stored.end);
@@ -406,6 +410,12 @@ impl<D: Disk, C: Clock, W> Copy<D, C, W> {
         self.row.unsynced = true;
         self.counts_unsynced = true;
         self.row()
+    }
+
+    /// A flush failed somewhere in the directory: the row that puts this copy in doubt
+    /// ([`crate::fence::suspect`]), if it was written to in this process's life.
+    pub fn row_in_doubt(&mut self) -> Option<Replica> {
+        self.written.then(|| self.row_counting_unsynced())
     }
 
     /// Whether no writer waits for a word and no flush is under way.

@@ -22,7 +22,7 @@ pub fn settle_identities<D: Disk>(
     report: &ReplicasReport,
     boot_id: u128,
 ) -> Result<Vec<PartitionId>, StorageError> {
-    let same_boot = report.boot_id == Some(boot_id);
+    let same_boot = report.boot_id == Some(boot_id) && boot_id != NO_BOOT;
     let mut doubted = Vec::new();
     for (partition, row) in replicas.all() {
         // What a damaged record of the table said is lost; it may have been about any copy.
@@ -36,6 +36,21 @@ pub fn settle_identities<D: Disk>(
         replicas.commit(ticket)?;
     }
     Ok(doubted)
+}
+
+/// The boot of no machine: whatever counts unsynced bytes has lost them, as far as the next start can tell.
+const NO_BOOT: u128 = 0;
+
+/// A flush of the directory failed, so the kernel may have dropped bytes of any of these copies: the next start
+/// gives them new identities. Best effort on a disk that fails; the process ends either way.
+pub fn suspect<D: Disk>(
+    replicas: &Replicas<D>,
+    rows: Vec<(PartitionId, Replica)>,
+) -> Result<(), StorageError> {
+    for (partition, row) in rows {
+        replicas.stage(partition, Replica { unsynced: true, clean: false, ..row });
+    }
+    replicas.commit(replicas.stage_boot_id(NO_BOOT))
 }
 
 /// The row of the same bytes under a new identity. The fence stays; what the old one had confirmed does not

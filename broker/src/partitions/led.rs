@@ -84,8 +84,8 @@ impl Led {
         self.halted.lock().values().cloned().collect()
     }
 
-    /// A flush failed: the directory cannot be trusted, and the process must end.
-    pub(super) fn fatal(&self, error: &FlushError) {
+    /// A flush failed: the directory cannot be trusted, and the process must end. Returns whether it is the first.
+    pub(super) fn fatal(&self, error: &FlushError) -> bool {
         let first = self.fatal.send_if_modified(|fatal| {
             let first = fatal.is_none();
             fatal.get_or_insert_with(|| error.clone());
@@ -94,6 +94,7 @@ impl Led {
         if first {
             tracing::error!(%error, "a flush failed: the disk may have lost what it was told to keep");
         }
+        first
     }
 
     pub(super) fn fatal_watch(&self) -> watch::Receiver<Option<FlushError>> {

@@ -412,7 +412,8 @@ fn a_weaker_flush_policy_takes_effect_once_it_is_noted() {
 fn a_failed_flush_halts_the_copy_and_calls_for_the_end_of_the_process() {
     let place = TempDir::new().unwrap();
     let broker = Broker::start(place.path());
-    let handle = broker.open(0, 1, None, page_cache());
+    let handle = broker.open(0, 1, None, PartitionConfig::default());
+    broker.append(&handle, append(batch(1), Acks::All)).unwrap();
     let mut fatal = broker.partitions.fatal();
     assert_eq!(*fatal.borrow(), None);
     let failure = FlushError { path: place.path().to_owned(), reason: "the device is gone".to_owned() };
@@ -426,9 +427,20 @@ fn a_failed_flush_halts_the_copy_and_calls_for_the_end_of_the_process() {
     let halted = AppendError::Halted("storage".to_owned());
     assert_eq!(broker.append(&handle, append(batch(1), Acks::All)), Err(halted));
     assert_eq!(broker.partitions.halted()[0].reason, HaltReason::Storage);
+    let row = || broker.partitions.opener.replicas.get(&partition(0)).unwrap();
+    // Noted by another thread.
+    while !row().unsynced {
+        std::thread::yield_now();
+    }
     broker.partitions.stop();
-    let row = broker.partitions.opener.replicas.get(&partition(0)).unwrap();
+    let row = row();
     assert!(!row.clean, "what the disk holds is unknown");
+    let id = row.log_id;
+    drop((broker, handle));
+    let broker = Broker::start(place.path());
+    let row = broker.partitions.opener.replicas.get(&partition(0)).unwrap();
+    assert_ne!(row.log_id, id, "in doubt since");
+    broker.partitions.stop();
 }
 
 #[test]

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender};
+use felix_partition::fence;
 use felix_protocol::ids::PartitionId;
 use felix_protocol::time::{Clock, MonoTime};
 use felix_storage::disk::os::OsDisk;
@@ -31,6 +32,8 @@ enum Job {
     Retire(PartitionId, Replica, Retired<OsDisk>),
     Remove(PartitionId, Box<Deleted<OsDisk>>, Duration),
     RemoveFolder(Box<Deleted<OsDisk>>),
+    Suspect,
+    NoteSuspects(Vec<(PartitionId, Replica)>),
     ForgetRow(PartitionId),
     RetainEvery(Duration),
     Stop(Sender<()>),
@@ -95,6 +98,16 @@ impl Upkeep {
     /// A log was deleted; its row goes now, its bytes after `delay`.
     pub(super) fn remove(&self, partition: PartitionId, deleted: Deleted<OsDisk>, delay: Duration) {
         self.send(Job::Remove(partition, Box::new(deleted), delay));
+    }
+
+    /// A flush failed: the next start must not trust what was written to.
+    pub(super) fn suspect(&self) {
+        self.send(Job::Suspect);
+    }
+
+    /// Copies that are in doubt.
+    pub(super) fn note_suspects(&self, rows: Vec<(PartitionId, Replica)>) {
+        self.send(Job::NoteSuspects(rows));
     }
 
     /// A folder that an earlier process had renamed away already.
@@ -231,6 +244,20 @@ impl Keeper {
                 Job::Remove(partition, deleted, delay) => {
                     ticket = Some(self.replicas.stage_removal(&partition));
                     after.push(After::Remove(partition, deleted, delay));
+                }
+                Job::Suspect => {
+                    for lane in &self.lanes {
+                        lane.send(Message::Suspect);
+                    }
+                }
+                Job::NoteSuspects(rows) => {
+                    let copies = rows.len();
+                    match fence::suspect(&self.replicas, rows) {
+                        Ok(()) => tracing::error!(copies, "copies are in doubt and get new identities"),
+                        Err(error) => {
+                            tracing::error!(copies, %error, "that copies are in doubt is not noted")
+                        }
+                    }
                 }
                 Job::RemoveFolder(deleted) => remove(Removal::Folder(*deleted)),
                 Job::ForgetRow(partition) => ticket = Some(self.replicas.stage_removal(&partition)),

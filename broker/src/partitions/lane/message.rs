@@ -57,6 +57,8 @@ pub(crate) enum Message {
     Retain,
     /// Rows that changed are to be noted.
     CollectRows,
+    /// A flush failed somewhere: what was written to is in doubt.
+    Suspect,
     /// Panic in the work of one partition.
     #[cfg(test)]
     Break { partition: PartitionId },

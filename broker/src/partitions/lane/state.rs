@@ -204,6 +204,12 @@ impl State {
                 self.retaining = self.slots.keys().copied().collect::<BTreeSet<_>>().into_iter().collect()
             }
             Message::CollectRows => self.collect_rows(),
+            Message::Suspect => {
+                let rows = sorted(&mut self.slots)
+                    .filter_map(|(partition, slot)| Some((partition, slot.copy.row_in_doubt()?)))
+                    .collect();
+                self.context.upkeep.note_suspects(rows);
+            }
             #[cfg(test)]
             Message::Break { partition } => self.work(&partition, |_, _| panic!("on purpose")),
             #[cfg(test)]
@@ -297,8 +303,10 @@ impl State {
 
     fn flushed(&mut self, flushed: Vec<Flushed>) {
         for Flushed { partition, outcome } in flushed {
-            if let Err(error) = &outcome {
-                self.context.led.fatal(error);
+            if let Err(error) = &outcome
+                && self.context.led.fatal(error)
+            {
+                self.context.upkeep.suspect();
             }
             self.work(&partition, |copy, ports| copy.flushed(&outcome, ports));
             if outcome.is_err() {

@@ -112,3 +112,26 @@ fn many_partitions_open_with_a_handful_of_flushes() {
     assert!(after.file_syncs - before.file_syncs < 5, "{before:?} {after:?}");
     assert!(after.dir_syncs - before.dir_syncs < 5, "{before:?} {after:?}");
 }
+
+#[test]
+fn after_a_failed_flush_what_was_written_to_comes_back_under_a_new_identity() {
+    let mut world = World::new();
+    let mut copy = world.leading(PartitionConfig::default());
+    assert_eq!(copy.row_in_doubt(), None, "nothing was written");
+    world.append(&mut copy, "a", append(batch(1), Acks::All));
+    world.flush(&mut copy);
+    let id = copy.own().log;
+    let idle = PartitionId { index: 9, ..partition() };
+    let other = copy.row();
+    let ticket = world.opener.replicas.stage(idle, other);
+    world.opener.replicas.commit(ticket).unwrap();
+    let row = copy.row_in_doubt().unwrap();
+    crate::fence::suspect(&world.opener.replicas, vec![(partition(), row)]).unwrap();
+    drop(copy);
+    // The same boot: a killed process alone would be no reason for doubt.
+    let world = world.after(Crash::KeepAll, 1);
+    assert_ne!(world.opener.replicas.get(&partition()).unwrap().log_id, id);
+    assert_eq!(world.opener.replicas.get(&idle).unwrap().log_id, other.log_id, "not touched");
+    let outcome = world.try_open(generation(2), Some(id), PartitionConfig::default());
+    assert!(matches!(outcome, Outcome::Declined { reason: Decline::Doubt, .. }));
+}

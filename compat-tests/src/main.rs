@@ -75,7 +75,9 @@ impl Places {
 const RAW: &str = "raw";
 
 fn main() -> ExitCode {
-    match run(&Args::parse()) {
+    let done = run(&Args::parse());
+    process::kill_all();
+    match done {
         Ok(code) => code,
         Err(error) => {
             #[expect(clippy::print_stderr, reason = "the harness reports on its streams")]

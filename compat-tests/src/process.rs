@@ -1,14 +1,31 @@
 //! A child process whose end is awaited on a channel, whose signals go to its pid, and whose output is kept in a file.
 
+use std::collections::BTreeSet;
 use std::fs::File;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use rustix::process::{Pid, Signal, kill_process, kill_process_group};
+
+/// Children that have not ended, so that none outlives the harness, not even one whose owner hangs.
+static LIVING: Mutex<BTreeSet<i32>> = Mutex::new(BTreeSet::new());
+
+fn living() -> MutexGuard<'static, BTreeSet<i32>> {
+    LIVING.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Kills every child that is still there, with all that it started.
+pub fn kill_all() {
+    for pid in living().iter().filter_map(|pid| Pid::from_raw(*pid)) {
+        // It may end by itself meanwhile; then there is nothing to kill.
+        let _ = kill_process_group(pid, Signal::KILL);
+    }
+}
 
 /// A running (or ended) child, leader of its own process group.
 pub struct Process {
@@ -31,8 +48,12 @@ impl Process {
     pub fn adopt(mut child: Child) -> Result<Self> {
         let pid = Pid::from_raw(i32::try_from(child.id())?).context("a child without a pid")?;
         let (sender, ended) = channel();
+        let number = pid.as_raw_nonzero().get();
+        living().insert(number);
         std::thread::spawn(move || {
-            if let Ok(status) = child.wait() {
+            let status = child.wait();
+            living().remove(&number);
+            if let Ok(status) = status {
                 // Nobody listens any more when the owner was dropped first; the child is reaped all the same.
                 let _ = sender.send(status);
             }

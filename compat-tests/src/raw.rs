@@ -77,14 +77,18 @@ fn run_one(case: Case, mut stage: Stage) -> (CaseResult, Option<Stage>) {
     std::thread::spawn(move || {
         stage.begin(case.name);
         let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| (case.run)(&mut stage)));
-        // When the bound has passed nobody listens; the stage is dropped here and its broker ends with it.
+        // When the bound has passed nobody listens; the stage is dropped here.
         let _ = sender.send((outcome, stage));
     });
     let outcome = done.recv_timeout(bound);
     let ms = u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX);
     let (outcome, mut stage) = match outcome {
         Ok(done) => done,
-        Err(_) => return (CaseResult::fail(case.name, format!("not done within {bound:?}"), ms), None),
+        Err(_) => {
+            // The thread keeps the stage; without its broker it comes to an end soon.
+            crate::process::kill_all();
+            return (CaseResult::fail(case.name, format!("not done within {bound:?}"), ms), None);
+        }
     };
     let result = match outcome {
         Ok(Ok(())) => CaseResult { ms, ..CaseResult::pass(case.name) },

@@ -256,18 +256,24 @@ impl Connection {
         }
     }
 
-    /// ListGroups version 1: the groups' ids.
+    /// ListGroups version 1: the groups' ids, once no part of the coordinator is loading any more.
     pub fn groups(&mut self) -> Result<Vec<String>> {
-        let mut answer = self.call(key::LIST_GROUPS, 1, &W::new())?;
-        answer.i32()?;
-        let error = answer.i16()?;
-        let groups = answer.each(|group| {
-            let id = group.str()?;
-            group.str()?;
-            Ok(id)
-        })?;
-        answer.end()?;
-        if error == 0 { Ok(groups) } else { bail!("ListGroups: error {error}") }
+        wait::until("a list of all groups", Duration::from_secs(20), || {
+            let mut answer = self.call(key::LIST_GROUPS, 1, &W::new())?;
+            answer.i32()?;
+            let error = answer.i16()?;
+            let groups = answer.each(|group| {
+                let id = group.str()?;
+                group.str()?;
+                Ok(id)
+            })?;
+            answer.end()?;
+            match error {
+                code::NONE => Ok(Some(groups)),
+                code::COORDINATOR_LOAD_IN_PROGRESS | code::COORDINATOR_NOT_AVAILABLE => Ok(None),
+                error => bail!("ListGroups: error {error}"),
+            }
+        })
     }
 
     /// DescribeGroups version 4: (error, state, member ids).

@@ -370,7 +370,11 @@ fn static_in_rebalance(stage: &mut Stage) -> Result<()> {
     let group = stage.name("g");
     let (mut to, mut other) = (stage.connect()?, stage.connect()?);
     to.coordinator(&group)?;
-    let join = |instance: &str| Join { session: 60_000, rebalance: 15_000, ..Join::consumer(&group).instance(instance) };
+    let join = |instance: &str| Join {
+        session: 60_000,
+        rebalance: 15_000,
+        ..Join::consumer(&group).instance(instance)
+    };
     let first = to.join(&join("one"))?;
     equal("alone", first.error, 0)?;
     to.sync(&group, first.generation, &first.member, Some("one"), &[(&first.member, b"x")])?;
@@ -436,7 +440,8 @@ fn offsets_expire(stage: &mut Stage) -> Result<()> {
     to.coordinator("empty")?;
     equal("commit", to.commit("empty", "t", 5)?, 0)?;
     let metadata = W::new().i16(0).array(1).str("t").i32(-1).done();
-    let join = Join { session: 600_000, protocols: vec![("range".to_owned(), metadata)], ..Join::consumer("live") };
+    let join =
+        Join { session: 600_000, protocols: vec![("range".to_owned(), metadata)], ..Join::consumer("live") };
     to.coordinator("live")?;
     let joined = to.join_new(&join)?;
     to.sync("live", joined.generation, &joined.member, None, &[(&joined.member, b"x")])?;

@@ -218,7 +218,11 @@ fn described(stage: &mut Stage) -> Result<()> {
         answer.tags()?;
         answer.end()?;
         let producers: Vec<_> = topics.into_iter().flatten().flatten().collect();
-        equal(&format!("producers, restarted: {restarted}"), producers, vec![(id, i32::from(epoch), 4, (-1, -1))])?;
+        equal(
+            &format!("producers, restarted: {restarted}"),
+            producers,
+            vec![(id, i32::from(epoch), 4, (-1, -1))],
+        )?;
     }
     Ok(())
 }

@@ -154,6 +154,8 @@ pub struct Log<D: Disk> {
     ragged: bool,
     pending: Pending<D>,
     /// Everything below is flushed.
+    durable: Offset,
+    /// Everything below is flushed, side files that recovery needs included.
     synced: Offset,
     poisoned: bool,
 }
@@ -234,7 +236,7 @@ impl<D: Disk> Log<D> {
         pending.folders.push(home.dir.path().to_path_buf());
         pending.folders.push(home.folder.clone());
         let mut log = Log::assemble(home, config, vec![Arc::new(active)], start, now);
-        log.synced = start;
+        (log.durable, log.synced) = (start, start);
         log.pending = pending;
         Ok(log)
     }
@@ -277,6 +279,7 @@ impl<D: Disk> Log<D> {
             jitter_ms,
             ragged: false,
             pending: Pending::default(),
+            durable: 0,
             synced: 0,
             poisoned: false,
         }
@@ -297,7 +300,13 @@ impl<D: Disk> Log<D> {
         self.end
     }
 
-    /// Everything below is flushed, and recovery may trust it; goes to [`crate::Replica::synced`].
+    /// Everything below is flushed: what acknowledgements rest on.
+    pub fn durable(&self) -> Offset {
+        self.durable
+    }
+
+    /// Everything below is flushed, and recovery may trust it; goes to [`crate::Replica::synced`]. It stays
+    /// behind [`Log::durable`] while a side file cannot be written (a full disk, say).
     pub fn synced(&self) -> Offset {
         self.synced
     }
@@ -347,8 +356,9 @@ impl<D: Disk> Log<D> {
         if self.pending.running || self.poisoned {
             return None;
         }
-        if self.pending.map_owed {
-            self.stage_map(true);
+        // Not on its own: a disk that refuses the map would be asked again and again.
+        if self.pending.map_owed && !self.pending.dirty.is_empty() {
+            self.stage_map();
         }
         let pending = &mut self.pending;
         if pending.dirty.is_empty() && pending.folders.is_empty() && pending.side.is_empty() {
@@ -379,13 +389,15 @@ impl<D: Disk> Log<D> {
         self.pending.running = false;
         match outcome {
             Ok(end) => {
+                // A cut may have come in between.
+                let end = (*end).min(self.end);
+                self.durable = self.durable.max(end);
                 if self.pending.side_failed.load(Ordering::Relaxed) {
                     // The bytes are durable, but recovery would miss the map: it must scan from where it had
                     // to before, until the map is written with a later flush.
                     self.pending.map_owed = true;
                 } else {
-                    // A cut may have come in between.
-                    self.synced = self.synced.max((*end).min(self.end));
+                    self.synced = self.synced.max(end);
                 }
             }
             Err(_) => self.poisoned = true,
@@ -415,7 +427,7 @@ impl<D: Disk> Log<D> {
             let indexes = self.active.complete_indexes();
             self.mark_others_dirty(indexes);
         }
-        self.stage_map(false);
+        self.stage_map();
         let name = layout::file_name(self.end, Kind::Snapshot);
         // Where there is little to read, no file needs to say that there are no producers.
         let needless = short && self.producers.is_empty();
@@ -433,9 +445,9 @@ impl<D: Disk> Log<D> {
             .is_ok_and(|found| found == wanted)
     }
 
-    /// Puts the generation map among the side files of the next flush, if it changed.
-    fn stage_map(&mut self, always: bool) {
-        if !(self.pending.map_changed || always) {
+    /// Puts the generation map among the side files of the next flush, if the file does not have it.
+    fn stage_map(&mut self) {
+        if !(self.pending.map_changed || self.pending.map_owed) {
             return;
         }
         self.pending.map_changed = false;

@@ -142,7 +142,7 @@ impl<D: Disk, C: Clock, W> Copy<D, C, W> {
     pub fn lead(&mut self, key: KeyState, ports: &mut impl Ports<Writer = W>) {
         self.end_tenure(ports);
         let end = self.log.end();
-        let stored = self.config.flush.counted(self.log.synced(), end);
+        let stored = self.config.flush.counted(self.log.durable(), end);
         let mark = self.published.mark().min(stored);
         let generation = self.row.accepted;
         let tenure = Tenure { generation, own: self.own, key, mark, end, stored, need: self.config.need };
@@ -314,7 +314,7 @@ impl<D: Disk, C: Clock, W> Copy<D, C, W> {
 
     /// After a batch of appends: acknowledges what counts as durable without a flush.
     pub fn settle(&mut self, ports: &mut impl Ports<Writer = W>) {
-        let end = self.config.flush.counted(self.log.synced(), self.log.end());
+        let end = self.config.flush.counted(self.log.durable(), self.log.end());
         self.step(|leader| (end > leader.stored()).then_some(Event::Stored { end }), ports);
     }
 
@@ -323,7 +323,7 @@ impl<D: Disk, C: Clock, W> Copy<D, C, W> {
         if self.flush_in_flight || self.halted.is_some() {
             return None;
         }
-        let (flushed, end) = (self.log.synced(), self.log.end());
+        let (flushed, end) = (self.log.durable(), self.log.end());
         if flushed >= end {
             return None;
         }

@@ -389,7 +389,7 @@ impl<D: Disk> Loader<'_, D> {
             return Ok(false);
         }
         self.log.end = end;
-        self.log.synced = end;
+        (self.log.durable, self.log.synced) = (end, end);
         // What lies below the log start has left the map.
         let newest = newest.filter(|_| end > self.recovered.log_start);
         self.believe_map(newest)?;

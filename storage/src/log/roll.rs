@@ -131,7 +131,7 @@ impl<D: Disk> Log<D> {
             name: layout::file_name(base, Kind::Snapshot),
             content: snapshot::encode(&self.producers),
         });
-        self.stage_map(false);
+        self.stage_map();
         Ok(())
     }
 }

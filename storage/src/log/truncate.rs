@@ -136,7 +136,7 @@ impl<D: Disk> Log<D> {
         disk.sync_dir(shared.home.dir.path()).doing("flush", shared.home.dir.path())?;
         self.active.cut_indexes(position).map_err(of_reading)?;
         self.remove_snapshots_above(end)?;
-        self.synced = end;
+        (self.durable, self.synced) = (end, end);
         self.reload_producers(now)
     }
 

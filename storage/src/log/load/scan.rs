@@ -61,6 +61,7 @@ impl<D: Disk> Loader<'_, D> {
         self.log.position = active.size();
         self.log.active = active;
         self.log.synced = self.recovered.synced.min(expected);
+        self.log.durable = self.log.synced;
         self.log.pending.folders.push(self.log.folder().to_path_buf());
         self.log.pending.folders.push(self.log.shared.home.dir.path().to_path_buf());
         // What an earlier life noted of offsets that are not reached now would mislead a later one.

@@ -14,7 +14,9 @@ use std::sync::Arc;
 
 use felix_cluster::config::resolve;
 use felix_cluster::state::Overrides;
-use felix_cluster::topics::{CLUSTER_METADATA, CreatedTopic, NewTopic};
+use felix_cluster::topics::{
+    CLUSTER_METADATA, CreateRefused, CreatedTopic, MAX_PARTITIONS_PER_REQUEST, NewTopic,
+};
 use felix_cluster::view::View;
 use felix_protocol::error_code::ErrorCode;
 use felix_protocol::ids::BrokerId;
@@ -26,6 +28,7 @@ use super::{Answer, Api, Call, Class, Handled, Reply, named_twice, text};
 use crate::admin::{Refused, patience};
 use crate::node::Node;
 use crate::view::Configs;
+use crate::wire_code::WireCode;
 
 pub const API: Api = Api {
     key: ApiKey::CreateTopics,
@@ -42,14 +45,27 @@ fn handle(node: &Arc<Node>, call: Call) -> Handled {
     Answer::later(async move { create(&node, &call, request).await })
 }
 
+/// After so many topics the connections on this thread get their turn.
+const TURN: usize = 64;
+
 async fn create(node: &Arc<Node>, call: &Call, request: CreateTopicsRequest) -> Result<Reply, Reply> {
+    let count = request.topics.len();
+    if count > usize::try_from(MAX_PARTITIONS_PER_REQUEST).unwrap_or(usize::MAX) {
+        let error = CreateRefused::TooManyPartitions(i64::try_from(count).unwrap_or(i64::MAX));
+        let refused = || Refused::new(error.code(), error.to_string());
+        let results = request.topics.into_iter().map(|topic| failure(topic.name, refused()));
+        return call.reply(&CreateTopicsResponse::default().with_topics(results.collect()));
+    }
     let twice = named_twice(request.topics.iter().map(|topic| topic.name.clone()));
     let view = node.view();
     let mut wanted = Vec::new();
     let mut places = Vec::new();
     let mut results = Vec::with_capacity(request.topics.len());
     let mut told_twice = HashSet::new();
-    for topic in request.topics {
+    for (number, topic) in (1_usize..).zip(request.topics) {
+        if number.is_multiple_of(TURN) {
+            tokio::task::yield_now().await;
+        }
         if twice.contains(&topic.name) {
             if told_twice.insert(topic.name.clone()) {
                 let refused = Refused::new(ErrorCode::InvalidRequest, "Duplicate topic name.");
@@ -73,6 +89,9 @@ async fn create(node: &Arc<Node>, call: &Call, request: CreateTopicsRequest) -> 
     let created = node.agent.create_topics(wanted, request.validate_only, wait).await;
     let view = node.view();
     for ((place, created), overrides) in places.into_iter().zip(created).zip(overrides) {
+        if place % TURN == TURN - 1 {
+            tokio::task::yield_now().await;
+        }
         let name = results[place].name.clone();
         results[place] = match created {
             Ok(created) => success(node, &view, call.version(), &created, &overrides),
@@ -123,6 +142,9 @@ fn new_topic(configs: &Configs, view: &View, topic: CreatableTopic) -> Result<Ne
 
 /// What the client sets on the topic. A setting that is named twice gets the later value, as in Kafka.
 fn overrides(configs: &Configs, view: &View, topic: &CreatableTopic) -> Result<Overrides, Refused> {
+    if topic.configs.is_empty() {
+        return Ok(Overrides::new());
+    }
     let without: Vec<&str> =
         topic.configs.iter().filter(|config| config.value.is_none()).map(|config| &*config.name).collect();
     if !without.is_empty() {

@@ -4,7 +4,10 @@
 //! - The offset may lie inside a batch: the log start is exact, though the batch's bytes stay until its segment goes.
 //! - Answered once the new start is durable: it holds after a crash, on every copy.
 //! - Records of internal topics are not deleted, nor those of a topic that is only compacted (POLICY_VIOLATION).
+//!
+//! Differences from Apache Kafka: a partition that is named again is refused (INVALID_REQUEST); Kafka takes the last.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use felix_cluster::topics::is_internal;
@@ -43,6 +46,7 @@ type Outcome = Result<partitions::Answer<Offset, DeleteRecordsError>, ErrorCode>
 fn handle(node: &Arc<Node>, call: Call) -> Handled {
     let request: DeleteRecordsRequest = call.decode()?;
     let view = node.view();
+    let mut seen = HashSet::new();
     // All of them are on their way before the first is awaited.
     let topics: Vec<_> = request
         .topics
@@ -52,7 +56,13 @@ fn handle(node: &Arc<Node>, call: Call) -> Handled {
                 .partitions
                 .iter()
                 .map(|one| {
-                    (one.partition_index, start(node, &view, &topic.name, one.partition_index, one.offset))
+                    let index = one.partition_index;
+                    let outcome = if seen.insert((topic.name.clone(), index)) {
+                        start(node, &view, &topic.name, index, one.offset)
+                    } else {
+                        Err(ErrorCode::InvalidRequest)
+                    };
+                    (index, outcome)
                 })
                 .collect();
             (topic.name, partitions)

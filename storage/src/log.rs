@@ -169,7 +169,8 @@ struct Pending<D: Disk> {
     folders: Vec<PathBuf>,
     /// The generation map changed since it was written.
     map_changed: bool,
-    /// It changed, and writing it failed: nothing more is taken for recoverable before that is made good.
+    /// The file lacks what it should have by now: nothing more is taken for recoverable before that is made
+    /// good.
     map_owed: bool,
     /// A job is out.
     running: bool,
@@ -357,7 +358,8 @@ impl<D: Disk> Log<D> {
             return None;
         }
         // Not on its own: a disk that refuses the map would be asked again and again.
-        if self.pending.map_owed && !self.pending.dirty.is_empty() {
+        let anything = !(self.pending.dirty.is_empty() && self.pending.folders.is_empty());
+        if self.pending.map_owed && anything {
             self.stage_map();
         }
         let pending = &mut self.pending;
@@ -392,11 +394,10 @@ impl<D: Disk> Log<D> {
                 // A cut may have come in between.
                 let end = (*end).min(self.end);
                 self.durable = self.durable.max(end);
-                if self.pending.side_failed.load(Ordering::Relaxed) {
-                    // The bytes are durable, but recovery would miss the map: it must scan from where it had
-                    // to before, until the map is written with a later flush.
-                    self.pending.map_owed = true;
-                } else {
+                self.pending.map_owed |= self.pending.side_failed.load(Ordering::Relaxed);
+                // Without the map, recovery must scan from where it had to before; it is written with a later
+                // flush.
+                if !self.pending.map_owed {
                     self.synced = self.synced.max(end);
                 }
             }

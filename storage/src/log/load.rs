@@ -324,6 +324,15 @@ impl<D: Disk> Loader<'_, D> {
         layout::parse_epoch_checkpoint(&String::from_utf8_lossy(&content))
     }
 
+    /// Replaces a map that lies at once: what it says of sealed segments is not questioned after a crash.
+    fn repair_map(&mut self) {
+        let text = layout::format_epoch_checkpoint(&self.log.generations);
+        let disk = self.log.disk();
+        let written =
+            layout::write_durably(disk, self.log.folder(), layout::EPOCH_CHECKPOINT, text.as_bytes());
+        self.log.pending.map_owed |= written.is_err();
+    }
+
     // ---- after a clean stop ----
 
     /// Takes the files at their word; false when the last segment does not bear it out.
@@ -420,8 +429,8 @@ impl<D: Disk> Loader<'_, D> {
             None if empty => {}
             Some(_) | None => {
                 self.log.generations = self.log.map_from_batches()?;
-                self.log.pending.map_changed = true;
                 self.rebuilt(SideFile::GenerationMap);
+                self.repair_map();
             }
         }
         Ok(())

@@ -62,6 +62,10 @@ impl<D: Disk> Loader<'_, D> {
         self.log.active = active;
         self.log.synced = self.recovered.synced.min(expected);
         self.log.durable = self.log.synced;
+        // The next crash may find all but the last segment flushed, and then asks the map's file about them.
+        if last > 0 && self.stored_map().as_ref() != Some(&self.log.generations) {
+            self.log.pending.map_owed = true;
+        }
         self.log.pending.folders.push(self.log.folder().to_path_buf());
         self.log.pending.folders.push(self.log.shared.home.dir.path().to_path_buf());
         // What an earlier life noted of offsets that are not reached now would mislead a later one.

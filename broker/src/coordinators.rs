@@ -38,6 +38,7 @@ use felix_protocol::ids::{BrokerId, PartitionId, TopicId};
 use felix_protocol::time::Clock;
 use parking_lot::RwLock;
 use thiserror::Error;
+use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
 use crate::clock::SystemClock;
@@ -50,6 +51,9 @@ use self::load::Loader;
 use self::timers::Deadlines;
 
 pub use self::parked::Asked;
+
+/// How long FindCoordinator waits for a machine that is still being read, before it answers "not available".
+const WAIT_FOR_LOADING: Duration = Duration::from_millis(500);
 
 /// Why the coordinator of a group cannot answer. All of it passes: clients look again, or try again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
@@ -100,6 +104,8 @@ struct Shared {
     clock: SystemClock,
     deadlines: Deadlines,
     loader: Loader,
+    /// Told each time that a machine has been read from its log.
+    loaded: Notify,
     rebalances: AtomicU64,
     reloads: AtomicU64,
 }
@@ -158,7 +164,9 @@ impl Coordinators {
         let loader = Loader::start()?;
         let deadlines = Deadlines::default();
         let (rebalances, reloads) = (AtomicU64::new(0), AtomicU64::new(0));
-        let shared = Shared { agent, partitions, configs, clock, deadlines, loader, rebalances, reloads };
+        let loaded = Notify::new();
+        let shared =
+            Shared { agent, partitions, configs, clock, deadlines, loader, loaded, rebalances, reloads };
         let coordinators = Arc::new(Coordinators {
             shared: Arc::new(shared),
             hosts: RwLock::default(),
@@ -216,7 +224,28 @@ impl Coordinators {
         self.make_topic().await?;
         let view = self.shared.agent.view();
         let partition = place(&view, group).ok_or(Unavailable::NotAvailable)?;
-        view.partition(&partition).and_then(|found| found.leader_id()).ok_or(Unavailable::NotAvailable)
+        let leader = view.partition(&partition).and_then(|found| found.leader_id());
+        let leader = leader.ok_or(Unavailable::NotAvailable)?;
+        // A client that is sent here at once would be told "loading" by its next request. That is legal, but
+        // librdkafka before 1.9 hands it to its user, where it tries again after "not available".
+        if leader == self.shared.agent.node() {
+            let ready = tokio::time::timeout(WAIT_FOR_LOADING, self.loaded(group)).await;
+            ready.map_err(|_| Unavailable::NotAvailable)?;
+        }
+        Ok(leader)
+    }
+
+    /// Returns once the machine that keeps the group answers.
+    async fn loaded(&self, group: &str) {
+        loop {
+            // Registered before the look, so that what is read in between is not missed.
+            let mut told = std::pin::pin!(self.shared.loaded.notified());
+            told.as_mut().enable();
+            if self.host_of(group).is_ok_and(|host| host.group_count().is_some()) {
+                return;
+            }
+            told.await;
+        }
     }
 
     /// How many partitions this broker is named to lead; those that are not open yet have no host.

@@ -222,6 +222,7 @@ impl Host {
         let mut gone = std::mem::take(&mut state.gone);
         gone.extend(shard.committed_topics().into_iter().filter(|topic| view.topic_named(topic).is_none()));
         state.stage = Stage::Ready(Box::new(shard));
+        self.shared.loaded.notify_waiters();
         if gone.is_empty() {
             self.plan(&mut state);
         } else {

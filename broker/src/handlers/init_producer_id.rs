@@ -5,9 +5,9 @@
 //! - 6 is unstable in Kafka and not served.
 //!
 //! Differences from Apache Kafka: transactions are not served yet. A transactional id is refused with
-//! TRANSACTIONAL_ID_AUTHORIZATION_FAILED. It is the only code that ends librdkafka's attempts at once (it tries again
-//! for ever after most others, UNSUPPORTED_VERSION and INVALID_REQUEST included), and the Java client, franz-go and
-//! sarama give it to the application as well.
+//! TRANSACTIONAL_ID_AUTHORIZATION_FAILED, which librdkafka, the Java client and kafka-python hand to the application at
+//! once. Most other codes, UNSUPPORTED_VERSION and INVALID_REQUEST included, librdkafka tries again for ever, and the
+//! few that it does not would say something wrong about the producer.
 
 use std::sync::Arc;
 

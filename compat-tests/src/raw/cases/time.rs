@@ -9,6 +9,7 @@ use crate::raw::batch::Batch;
 use crate::raw::conn::Connection;
 use crate::raw::expect::{equal, holds, one_of};
 use crate::raw::stage::{Stage, time};
+use crate::target::Kind;
 
 pub const CASES: &[Case] = &[
     Case {
@@ -71,12 +72,24 @@ fn lookup(stage: &mut Stage) -> Result<()> {
         to.wait_led(topic, 1)?;
         check_all(&mut to, topic, &stamps, "after a restart")?;
     }
+    if stage.broker.kind() == Kind::Kafka {
+        // Apache Kafka makes an empty index of a missing one in a sealed segment, and then finds nothing there.
+        return Ok(());
+    }
     stage.broker.stop()?;
+    let mut removed = 0;
     for (topic, id) in &topics {
         let folder = stage.broker.partition_dir(topic, &stage.text_id(*id), 0)?;
-        let index = folder.join("00000000000000000000.timeindex");
-        std::fs::remove_file(&index).with_context(|| index.display().to_string())?;
+        // A short log may have none, which is the same.
+        for entry in std::fs::read_dir(&folder)? {
+            let file = entry?.path();
+            if file.extension().is_some_and(|ending| ending == "timeindex") {
+                std::fs::remove_file(&file).with_context(|| file.display().to_string())?;
+                removed += 1;
+            }
+        }
     }
+    holds("no time index in any of the logs", removed > 0)?;
     stage.broker.start_again()?;
     to = stage.connect()?;
     for (topic, _) in &topics {

@@ -39,6 +39,7 @@ use felix_protocol::time::Clock;
 use parking_lot::RwLock;
 use thiserror::Error;
 use tokio::sync::Notify;
+use tokio::time::error::Elapsed;
 use tokio_util::sync::CancellationToken;
 
 use crate::clock::SystemClock;
@@ -52,7 +53,7 @@ use self::timers::Deadlines;
 
 pub use self::parked::Asked;
 
-/// How long FindCoordinator waits for a machine that is still being read, before it answers "not available".
+/// How long FindCoordinator and ListGroups wait for machines that are still being read, before they say so.
 const WAIT_FOR_LOADING: Duration = Duration::from_millis(500);
 
 /// Why the coordinator of a group cannot answer. All of it passes: clients look again, or try again.
@@ -195,6 +196,10 @@ impl Coordinators {
     /// All groups that pass the filter. Groups of partitions led elsewhere are listed there; while some are still
     /// being read, the list would not be whole, so there is none.
     pub async fn list(&self, filter: &ListGroups) -> Result<Vec<Listed>, Unavailable> {
+        let all_known =
+            || self.all().len() >= self.named() && self.all().iter().all(|host| host.group_count().is_some());
+        // Running out of time is told below, by whichever machine is not there yet.
+        let _ = self.wait_for_loading(all_known).await;
         let hosts = self.all();
         if hosts.len() < self.named() {
             return Err(Unavailable::Loading);
@@ -229,23 +234,26 @@ impl Coordinators {
         // A client that is sent here at once would be told "loading" by its next request. That is legal, but
         // librdkafka before 1.9 hands it to its user, where it tries again after "not available".
         if leader == self.shared.agent.node() {
-            let ready = tokio::time::timeout(WAIT_FOR_LOADING, self.loaded(group)).await;
-            ready.map_err(|_| Unavailable::NotAvailable)?;
+            let answers = || self.host_of(group).is_ok_and(|host| host.group_count().is_some());
+            self.wait_for_loading(answers).await.map_err(|_| Unavailable::NotAvailable)?;
         }
         Ok(leader)
     }
 
-    /// Returns once the machine that keeps the group answers.
-    async fn loaded(&self, group: &str) {
-        loop {
-            // Registered before the look, so that what is read in between is not missed.
-            let mut told = std::pin::pin!(self.shared.loaded.notified());
-            told.as_mut().enable();
-            if self.host_of(group).is_ok_and(|host| host.group_count().is_some()) {
-                return;
+    /// Waits, for a bounded time, until machines have been read from their logs so that `enough` holds.
+    async fn wait_for_loading(&self, enough: impl Fn() -> bool) -> Result<(), Elapsed> {
+        let waiting = async {
+            loop {
+                // Registered before the look, so that what is read in between is not missed.
+                let mut told = std::pin::pin!(self.shared.loaded.notified());
+                told.as_mut().enable();
+                if enough() {
+                    return;
+                }
+                told.await;
             }
-            told.await;
-        }
+        };
+        tokio::time::timeout(WAIT_FOR_LOADING, waiting).await
     }
 
     /// How many partitions this broker is named to lead; those that are not open yet have no host.

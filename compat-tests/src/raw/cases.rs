@@ -9,6 +9,7 @@ mod groups;
 mod idempotence;
 mod limits;
 mod metadata;
+mod offsets;
 mod produce;
 mod sessions;
 mod time;
@@ -26,6 +27,7 @@ pub fn all() -> Vec<Case> {
         time::CASES,
         epochs::CASES,
         groups::CASES,
+        offsets::CASES,
         metadata::CASES,
         admin::CASES,
         limits::CASES,

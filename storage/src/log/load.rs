@@ -62,7 +62,7 @@ impl<D: Disk> Log<D> {
             Err(error) => return Err(error),
         };
         let mut bases = listing.segments.clone();
-        drop_below_start(&home, &mut bases, recovered.log_start);
+        drop_below_start(&home, &mut bases, &listing, recovered.log_start);
         if bases.is_empty() {
             if promised > recovered.log_start {
                 return Err(Damaged {
@@ -214,9 +214,18 @@ fn list<D: Disk>(home: &Home<D>) -> Result<Listing, StorageError> {
     Ok(listing)
 }
 
-/// Removes segments that lie wholly below the log start: they left the log, their files did not.
-fn drop_below_start<D: Disk>(home: &Home<D>, bases: &mut Vec<Offset>, start: Offset) {
+/// Removes segments that lie wholly below the log start: they left the log, their files did not. They stay
+/// (for the next retention) while only they know the producers of what follows.
+fn drop_below_start<D: Disk>(home: &Home<D>, bases: &mut Vec<Offset>, listing: &Listing, start: Offset) {
     let below = bases.partition_point(|base| *base <= start).saturating_sub(1);
+    let Some(first) = bases.get(below).filter(|first| below > 0 && listing.snapshots.contains(first)) else {
+        return;
+    };
+    let path = layout::file_path(&home.folder, *first, Kind::Snapshot);
+    let known = disk::read_whole(home.dir.disk(), &path, SIDE_FILE_LIMIT);
+    if !known.is_ok_and(|content| snapshot::entries(&content).is_ok()) {
+        return;
+    }
     for base in bases.drain(..below) {
         for kind in Kind::ALL {
             let _ = home.dir.disk().remove_file(&layout::file_path(&home.folder, base, kind));

@@ -12,6 +12,7 @@ use crate::data_dir::DataDir;
 use crate::disk::Disk;
 use crate::error::{Doing, StorageError};
 use crate::layout::{self, Kind};
+use crate::producers::snapshot;
 use crate::segment::{Home, Segment};
 
 /// Segments that left the log. Two steps, both free to run on another thread: [`Retired::hide`] once the new
@@ -109,7 +110,31 @@ impl<D: Disk> Log<D> {
             self.cut_ragged()?;
             self.roll(self.end, now)?;
         }
+        if count > 0 {
+            self.keep_producers(count)?;
+        }
         Ok(self.retire(count, now))
+    }
+
+    /// Producers outlive their batches: what is known of them at the first segment that stays is made durable
+    /// before the ones below go, unless it is long since.
+    fn keep_producers(&mut self, count: usize) -> Result<(), StorageError> {
+        let Some(base) = self.segments().get(count).map(|first| first.base()) else { return Ok(()) };
+        let name = layout::file_name(base, Kind::Snapshot);
+        let waiting = self.pending.side.iter().find(|side| side.name == name);
+        let content = match waiting {
+            Some(side) => side.content.clone(),
+            None if base == self.end && !self.producers.is_empty() => snapshot::encode(&self.producers),
+            None => return Ok(()),
+        };
+        if self.producers.is_empty() {
+            return Ok(());
+        }
+        match layout::write_durably(self.disk(), self.folder(), &name, &content) {
+            // Retention is what makes room: better to forget producers than to stay full.
+            Err(StorageError::Full { .. }) => Ok(()),
+            other => other,
+        }
     }
 
     /// How many segments from the first on are due.

@@ -131,7 +131,11 @@ impl<D: Disk> Log<D> {
         let map = layout::format_epoch_checkpoint(&self.generations);
         layout::write_durably(&disk, &folder, layout::EPOCH_CHECKPOINT, map.as_bytes())?;
         self.pending.map_changed = false;
-        self.pending.side.clear();
+        self.pending.map_owed = false;
+        // Snapshots at the beginnings of segments that stay are still to be written.
+        self.pending.side.retain(|side| {
+            matches!(layout::parse_file_name(&side.name), Some((offset, Kind::Snapshot)) if offset <= end)
+        });
         self.pending.folders.clear();
         disk.sync_dir(shared.home.dir.path()).doing("flush", shared.home.dir.path())?;
         self.active.cut_indexes(position).map_err(of_reading)?;

@@ -8,6 +8,10 @@ struct Model {
     start: Offset,
     batches: Vec<(Offset, Offset)>,
     end: Offset,
+    /// The generation of the batch that begins there.
+    generations: std::collections::BTreeMap<Offset, u32>,
+    /// The last sequence of the numbered batch that begins there.
+    sequences: std::collections::BTreeMap<Offset, i32>,
 }
 
 impl Model {
@@ -17,6 +21,7 @@ impl Model {
 
     fn cut(&mut self, to: Offset) {
         self.batches.retain(|(_, next)| *next <= to);
+        self.sequences.retain(|base, _| *base < to);
         self.end = to;
     }
 
@@ -117,6 +122,10 @@ impl World {
                 let at = generation(self.generation);
                 let appended = self.log().append(&batch, at, NOW).unwrap();
                 assert_eq!(appended.base_offset, self.model.end);
+                self.model.generations.insert(appended.base_offset, self.generation);
+                if sequence {
+                    self.model.sequences.insert(appended.base_offset, self.sequence - 1);
+                }
                 self.model.batches.push((appended.base_offset, appended.end));
                 self.model.end = appended.end;
             }
@@ -267,6 +276,14 @@ impl World {
         let reader = log.reader();
         assert_eq!((reader.start(), reader.end()), (start, end));
         assert_eq!(everything(&reader), wanted);
+        let known = self.log().producers().describe().first().map(|known| known.last_sequence);
+        let wanted_sequence = self.model.sequences.last_key_value().map(|(_, last)| *last);
+        assert_eq!(known, wanted_sequence, "last sequence");
+        for (base, _) in &wanted {
+            let known = reader.generation_at((*base).max(start));
+            let number = self.model.generations[base];
+            assert_eq!(known, Some(generation(number)), "at {base}, log start {start}");
+        }
         let open_files = self.disk.counters().open_now;
         assert!(open_files <= 8 + 4 * 60, "{open_files}");
     }

@@ -14,4 +14,5 @@ starter kafka-console-consumer.sh org.apache.kafka.tools.consumer.ConsoleConsume
 starter kafka-consumer-groups.sh org.apache.kafka.tools.consumer.group.ConsumerGroupCommand
 
 cd "$SRC/../../.."
-cargo build --quiet --locked --release --package felix-broker
+# The profile that `compat-tests/run` has built already: a release build of its own would cost minutes.
+cargo build --quiet --locked --profile compat --package felix-broker

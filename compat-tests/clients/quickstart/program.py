@@ -46,7 +46,7 @@ def run(page):
         shell = subprocess.Popen(
             ["unshare", "--net", "bash", "-c", "\n".join(script)],
             cwd=folder,
-            env=os.environ | {"PATH": f"{tools}:{os.environ['PATH']}"},
+            env=os.environ | {"PATH": f"{tools}:{os.environ['PATH']}", "FELIX_BUILD_PROFILE": "compat"},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             text=True,

@@ -374,7 +374,8 @@ proptest! {
         let Ok((mut log, _)) = try_open(&disk, small(), row) else { return Ok(()) };
         let reader = log.reader();
         prop_assert!(reader.end() >= promised);
-        for from in reader.start()..reader.end() {
+        // Base offsets are outside of the checksum, so a harmed one may claim any end.
+        for from in (reader.start()..reader.end()).take(60) {
             if let Ok(read) = reader.read(from, 900, Offset::MAX, true) {
                 ranges(&read);
             }

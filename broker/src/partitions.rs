@@ -168,7 +168,7 @@ impl Partitions {
         self.led.len()
     }
 
-    /// Changes whenever a tenure begins or ends here.
+    /// Changes whenever a tenure begins or ends here, or a copy is halted.
     pub fn changes(&self) -> watch::Receiver<u64> {
         self.led.changes()
     }

@@ -5,6 +5,7 @@
 //! opened, and only then the first connection is accepted. Stop: nothing new is taken, what is under way is
 //! answered, leadership is given up, everything is flushed, and the clean stop is noted.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -45,7 +46,7 @@ const READERS: usize = 4;
 /// Threads that flush, unless configured.
 const FLUSHERS: usize = 4;
 /// How long the first connection waits for the partitions to open; those that take longer are not led until then.
-const OPENING: Duration = Duration::from_secs(60);
+const OPENING: Duration = Duration::from_secs(10);
 /// How long connections have to finish what is under way when the broker stops.
 const LAST_ANSWERS: Duration = Duration::from_secs(3);
 /// A stop that takes longer is given up: the next start recovers as after a crash.
@@ -87,7 +88,7 @@ async fn serve(settings: Settings) -> Result<ExitCode> {
         () = stop.received() => End::Asked,
         () = server.open_partitions() => {
             server.serve_clients(sockets.clients);
-            server.announce()?;
+            server.announce();
             tokio::select! {
                 end = server.trouble() => end,
                 () = stop.received() => End::Asked,
@@ -397,12 +398,24 @@ impl Server {
     /// them in an earlier life.
     async fn open_partitions(&self) {
         let (node, session) = (self.node.id, self.node.agent.session());
-        let open = |view: &View| {
-            view.partitions().all(|partition| partition.led_by(node, session).is_none() || partition.opened())
-        };
         let ready = async {
-            if !self.node.agent.wait_for(OPENING, open).await {
-                return false;
+            let mut changes = self.node.partitions.changes();
+            loop {
+                changes.mark_unchanged();
+                // One that is halted stays so: the others do not wait for it.
+                let halted: BTreeSet<_> =
+                    self.node.partitions.halted().iter().map(|halted| halted.partition).collect();
+                let open = |view: &View| {
+                    view.partitions().all(|partition| {
+                        partition.led_by(node, session).is_none()
+                            || partition.opened()
+                            || halted.contains(&partition.id)
+                    })
+                };
+                tokio::select! {
+                    all = self.node.agent.wait_for(OPENING, open) => if all { break } else { return false },
+                    _ = changes.changed() => {}
+                }
             }
             for partition in self.node.partitions.all() {
                 settled(&partition).await;
@@ -415,9 +428,12 @@ impl Server {
     }
 
     /// Says that clients are served, and where.
-    fn announce(&self) -> Result<()> {
+    fn announce(&self) {
         let path = self.dir.path().join(LISTENING_FILE);
-        std::fs::write(&path, &self.addresses).with_context(|| path.display().to_string())?;
+        if let Err(error) = std::fs::write(&path, &self.addresses) {
+            // A help for people and tests; a full disk must not keep a broker from serving reads.
+            tracing::warn!(path = %path.display(), %error, "the addresses could not be written down");
+        }
         self.ready.store(true, Ordering::Release);
         let addresses = self.addresses.trim_end().replace('\n', ", ");
         tracing::info!(
@@ -429,7 +445,6 @@ impl Server {
             %addresses,
             "ready"
         );
-        Ok(())
     }
 
     /// Waits for what forces the broker to stop.

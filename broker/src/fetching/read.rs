@@ -11,6 +11,10 @@ use crate::wire_code::WireCode;
 
 use bytes::Bytes;
 
+/// What one answer may copy from the page cache on a thread that serves connections: a larger one is read on a
+/// reader's thread. 50 MiB, the Java consumer's default, are tens of milliseconds.
+const MOST_INLINE_BYTES: usize = 1024 * 1024;
+
 /// What a request wants, all partitions together.
 #[derive(Clone, Debug)]
 pub struct Reading {
@@ -179,9 +183,14 @@ impl Reading {
         let read = if may_block {
             reader.read(wanted.offset, most, end, first)
         } else {
-            reader.read_nowait(wanted.offset, most, end, first)
+            let inline = most.min(MOST_INLINE_BYTES.saturating_sub(look.bytes));
+            reader.read_nowait(wanted.offset, inline, end, first)
         };
         match read {
+            // More is wanted and there than may be copied where other connections wait.
+            Ok(read) if !may_block && read.next < end && look.bytes + most > MOST_INLINE_BYTES => {
+                Err(Stop::WouldBlock)
+            }
             Ok(read) => {
                 if read.next < end {
                     look.final_answer = true;

@@ -102,6 +102,8 @@ pub struct Connection {
     /// Set once: the connection ends when what is owed is sent.
     ending: Option<Ended>,
     active_at: MonoTime,
+    /// The alarm was set for a peer that memory is held for.
+    hurried: bool,
     alarm: Pin<Box<Sleep>>,
     closing: Pin<Box<WaitForCancellationFutureOwned>>,
     // Of the moment when it was accepted: neither can be changed while the broker runs.
@@ -129,6 +131,7 @@ impl Connection {
             refused: false,
             ending: None,
             active_at: now,
+            hurried: false,
             alarm,
             closing,
             request_max_bytes: limits.request_max_bytes,
@@ -225,10 +228,21 @@ impl Connection {
                     self.active_at = self.node.clock.now();
                     any = true;
                 }
-                Poll::Pending => break,
+                Poll::Pending => {
+                    self.hurry();
+                    break;
+                }
             }
         }
         Ok(any)
+    }
+
+    /// Memory is held for a peer that does not do its part: the alarm rings sooner, once.
+    fn hurry(&mut self) {
+        if !self.hurried {
+            self.hurried = true;
+            self.alarm.as_mut().reset(Instant::now_after(STALLED));
+        }
     }
 
     /// Whether another request may be taken from this peer.
@@ -359,8 +373,8 @@ impl Connection {
     /// connection pays nothing for it.
     fn poll_alarm(&mut self, context: &mut Context<'_>) -> bool {
         while self.alarm.as_mut().poll(context).is_ready() {
-            let hurried = self.incoming.holds_memory() || self.ending.is_some();
-            let limit = if hurried { STALLED.min(self.max_idle) } else { self.max_idle };
+            self.hurried = self.incoming.holds_memory() || self.ending.is_some() || !self.outgoing.is_empty();
+            let limit = if self.hurried { STALLED.min(self.max_idle) } else { self.max_idle };
             let now = self.node.clock.now();
             let silent = now.since(self.active_at);
             // Whoever waits for an answer is not idle. Whoever does not take its answers is.

@@ -18,7 +18,7 @@ pub(crate) struct Led {
     pub(super) lease: Lease,
     handles: RwLock<HashMap<PartitionId, PartitionHandle>>,
     halted: Mutex<BTreeMap<PartitionId, Halted>>,
-    /// Counts changes of `handles`.
+    /// Counts changes of `handles` and `halted`.
     changes: watch::Sender<u64>,
     /// The first failure that this process must not survive.
     fatal: watch::Sender<Option<FlushError>>,
@@ -78,6 +78,7 @@ impl Led {
         tracing::error!(%partition, %generation, position, %reason, remedy = reason.remedy(), "a copy is halted");
         let row = Halted { partition: *partition, node: self.node, generation, position, reason };
         self.halted.lock().insert(*partition, row);
+        self.changes.send_modify(|changes| *changes += 1);
     }
 
     pub(super) fn all_halted(&self) -> Vec<Halted> {

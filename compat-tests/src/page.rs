@@ -66,9 +66,7 @@ pub fn render(
     }
     page.push_str("\n## What differs from Apache Kafka\n\n");
     page.push_str(&std::fs::read_to_string(package.join(DIFFERENCES))?);
-    page.push_str(
-        "\nCases that fail or are skipped on Apache Kafka itself, which says something about the case:\n\n",
-    );
+    page.push_str("\nWhere Apache Kafka itself fails a case or cannot run it:\n\n");
     let mut none = true;
     for part in &kafka {
         for case in part.cases.iter().filter(|case| case.status != Status::Pass) {

@@ -2,7 +2,9 @@
 
 use std::process::Output;
 
-use crate::broker::{API_VERSIONS, Broker, FETCH, METADATA, PRODUCE, command, fetch, metadata, produce};
+use crate::broker::{
+    API_VERSIONS, Broker, Client, FETCH, METADATA, PRODUCE, command, fetch, metadata, produce,
+};
 
 fn refused(arguments: &[&str], environment: &[(&str, &str)]) -> String {
     let directory = tempfile::tempdir().unwrap();
@@ -14,6 +16,19 @@ fn refused(arguments: &[&str], environment: &[(&str, &str)]) -> String {
     let lines: Vec<&str> = text.lines().filter(|line| line.starts_with("felix: ")).collect();
     assert_eq!(lines.len(), 1, "{text}");
     lines[0].to_owned()
+}
+
+/// Creates a topic by asking for it, and asks until it is led, as any client does.
+fn new_topic(client: &mut Client, name: &str) {
+    // Throttle time, array of topics, name, array of partitions, index, error.
+    let at = 4 + 4 + 2 + name.len() + 4 + 4;
+    for _ in 0..100_000 {
+        client.ask(METADATA, 1, 1, &metadata(name));
+        if client.ask(FETCH, 4, 2, &fetch(name, 0, 0, 0))[at..at + 2] == [0, 0] {
+            return;
+        }
+    }
+    panic!("{name} is never led");
 }
 
 #[test]
@@ -71,7 +86,7 @@ fn help_and_version_are_complete() {
 fn a_planned_stop_answers_what_waits_and_keeps_everything() {
     let mut broker = Broker::start(&[]);
     let mut client = broker.connect();
-    client.ask(METADATA, 1, 1, &metadata("t"));
+    new_topic(&mut client, "t");
     client.ask(PRODUCE, 3, 2, &produce("t", -1, b"kept"));
     let mut parked = broker.connect();
     parked.send(FETCH, 4, 3, &fetch("t", 1, 60_000, 1));
@@ -97,7 +112,7 @@ fn a_planned_stop_answers_what_waits_and_keeps_everything() {
 fn a_killed_broker_keeps_what_it_acknowledged() {
     let broker = Broker::start(&[]);
     let mut client = broker.connect();
-    client.ask(METADATA, 1, 1, &metadata("t"));
+    new_topic(&mut client, "t");
     for at in 0..20_u8 {
         let answer = client.ask(PRODUCE, 3, 2, &produce("t", 1, &[b'a' + at; 8]));
         assert_eq!(answer[4 + 3 + 4 + 4..][..2], [0, 0], "{answer:?}");
@@ -113,7 +128,7 @@ fn a_killed_broker_keeps_what_it_acknowledged() {
 fn what_is_on_the_disk_can_be_printed() {
     let broker = Broker::start(&[]);
     let mut client = broker.connect();
-    client.ask(METADATA, 1, 1, &metadata("t"));
+    new_topic(&mut client, "t");
     client.ask(PRODUCE, 3, 2, &produce("t", 1, b"printed"));
     let dump = |path: &std::path::Path| {
         std::process::Command::new(env!("CARGO_BIN_EXE_felix")).arg("dump-log").arg(path).output().unwrap()

@@ -5,6 +5,9 @@ use super::build::{BatchBuilder, BuildError};
 use super::reader::{BatchRecords, Limits};
 use super::{BatchHeader, CheckedBatch};
 
+/// A marker is far smaller. A control batch is no producer's, so nobody has bounded what it unpacks to.
+const LIMITS: Limits = Limits { batch_bytes: 64 << 10, record_bytes: 4 << 10 };
+
 /// How a transaction ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum TransactionEnd {
@@ -58,7 +61,7 @@ impl Marker {
         if !header.is_control() {
             return None;
         }
-        let mut records = BatchRecords::new(header, batch, Limits::NONE).ok()?;
+        let mut records = BatchRecords::new(header, batch, LIMITS).ok()?;
         let record = records.next()?.ok()?;
         Marker::parse(record.key?, record.value?)
     }

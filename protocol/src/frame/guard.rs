@@ -80,6 +80,9 @@ pub enum Refusal {
     /// A tagged field whose value is longer or shorter than it says.
     #[error("tagged field {0} does not have the size it announces")]
     TagSize(&'static str),
+    /// A tagged field that other versions of the request have, but not this one.
+    #[error("tagged field {0} is not one of this version")]
+    TagVersion(&'static str),
     /// The byte in front of a structure that may be null is neither 1 nor -1.
     #[error("{0} is neither there nor null")]
     Marker(&'static str),
@@ -216,7 +219,9 @@ impl<'a> Walk<'a> {
             let tag = self.varint(NAME)?;
             let size = self.varint(NAME)? as usize;
             let behind = self.rest.len().checked_sub(size).ok_or(Refusal::Short(NAME))?;
-            match fields.iter().find(|field| field.tag == Some(tag) && field.exists(self.version)) {
+            match fields.iter().find(|field| field.tag == Some(tag)) {
+                // Not an unknown tag but a known one out of its place: the decoder refuses it, as Kafka's does.
+                Some(field) if !field.exists(self.version) => return Err(Refusal::TagVersion(field.name)),
                 Some(field) => {
                     // The decoder reads the value without regard to its announced size.
                     self.field(field)?;

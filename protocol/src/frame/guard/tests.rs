@@ -10,83 +10,7 @@ use crate::frame::RequestBody;
 use crate::frame::layout::sample::{Lie, Sample};
 use crate::messages::*;
 
-/// Every request type with its key, so that tests can go over all of them.
-macro_rules! requests {
-    ($visit:ident) => {
-        $visit! {
-            Produce: ProduceRequest,
-            Fetch: FetchRequest,
-            ListOffsets: ListOffsetsRequest,
-            Metadata: MetadataRequest,
-            ApiVersions: ApiVersionsRequest,
-            InitProducerId: InitProducerIdRequest,
-            OffsetForLeaderEpoch: OffsetForLeaderEpochRequest,
-            AddPartitionsToTxn: AddPartitionsToTxnRequest,
-            AddOffsetsToTxn: AddOffsetsToTxnRequest,
-            EndTxn: EndTxnRequest,
-            WriteTxnMarkers: WriteTxnMarkersRequest,
-            TxnOffsetCommit: TxnOffsetCommitRequest,
-            DescribeTopicPartitions: DescribeTopicPartitionsRequest,
-            GetTelemetrySubscriptions: GetTelemetrySubscriptionsRequest,
-            PushTelemetry: PushTelemetryRequest,
-            OffsetCommit: OffsetCommitRequest,
-            OffsetFetch: OffsetFetchRequest,
-            FindCoordinator: FindCoordinatorRequest,
-            JoinGroup: JoinGroupRequest,
-            Heartbeat: HeartbeatRequest,
-            LeaveGroup: LeaveGroupRequest,
-            SyncGroup: SyncGroupRequest,
-            DescribeGroups: DescribeGroupsRequest,
-            ListGroups: ListGroupsRequest,
-            DeleteGroups: DeleteGroupsRequest,
-            OffsetDelete: OffsetDeleteRequest,
-            ConsumerGroupHeartbeat: ConsumerGroupHeartbeatRequest,
-            ConsumerGroupDescribe: ConsumerGroupDescribeRequest,
-            ShareGroupHeartbeat: ShareGroupHeartbeatRequest,
-            ShareGroupDescribe: ShareGroupDescribeRequest,
-            ShareFetch: ShareFetchRequest,
-            ShareAcknowledge: ShareAcknowledgeRequest,
-            DescribeShareGroupOffsets: DescribeShareGroupOffsetsRequest,
-            AlterShareGroupOffsets: AlterShareGroupOffsetsRequest,
-            DeleteShareGroupOffsets: DeleteShareGroupOffsetsRequest,
-            CreateTopics: CreateTopicsRequest,
-            DeleteTopics: DeleteTopicsRequest,
-            DeleteRecords: DeleteRecordsRequest,
-            DescribeConfigs: DescribeConfigsRequest,
-            AlterConfigs: AlterConfigsRequest,
-            IncrementalAlterConfigs: IncrementalAlterConfigsRequest,
-            AlterReplicaLogDirs: AlterReplicaLogDirsRequest,
-            DescribeLogDirs: DescribeLogDirsRequest,
-            CreatePartitions: CreatePartitionsRequest,
-            ElectLeaders: ElectLeadersRequest,
-            AlterPartitionReassignments: AlterPartitionReassignmentsRequest,
-            ListPartitionReassignments: ListPartitionReassignmentsRequest,
-            DescribeClientQuotas: DescribeClientQuotasRequest,
-            AlterClientQuotas: AlterClientQuotasRequest,
-            DescribeQuorum: DescribeQuorumRequest,
-            UpdateFeatures: UpdateFeaturesRequest,
-            DescribeCluster: DescribeClusterRequest,
-            DescribeProducers: DescribeProducersRequest,
-            UnregisterBroker: UnregisterBrokerRequest,
-            DescribeTransactions: DescribeTransactionsRequest,
-            ListTransactions: ListTransactionsRequest,
-            ListConfigResources: ListConfigResourcesRequest,
-            AddRaftVoter: AddRaftVoterRequest,
-            RemoveRaftVoter: RemoveRaftVoterRequest,
-            SaslHandshake: SaslHandshakeRequest,
-            SaslAuthenticate: SaslAuthenticateRequest,
-            DescribeAcls: DescribeAclsRequest,
-            CreateAcls: CreateAclsRequest,
-            DeleteAcls: DeleteAclsRequest,
-            CreateDelegationToken: CreateDelegationTokenRequest,
-            RenewDelegationToken: RenewDelegationTokenRequest,
-            ExpireDelegationToken: ExpireDelegationTokenRequest,
-            DescribeDelegationToken: DescribeDelegationTokenRequest,
-            DescribeUserScramCredentials: DescribeUserScramCredentialsRequest,
-            AlterUserScramCredentials: AlterUserScramCredentialsRequest,
-        }
-    };
-}
+include!("../../../fuzz/requests.rs");
 
 /// Decodes with the crate, to the last byte, and encodes again.
 fn through_crate(api: ApiKey, version: i16, body: &[u8]) -> Result<Bytes, String> {
@@ -297,6 +221,19 @@ fn elements_and_tags_are_limited_over_the_whole_frame() {
     let mut body = vec![1, 0, 0, 0, 0, 1, 0, 0x91, 0x4e];
     body.extend((0..10_001).flat_map(|_| [5, 0]));
     assert_eq!(check(ApiKey::Heartbeat, 4, &body), Err(Refusal::Tags));
+}
+
+#[test]
+fn a_tagged_field_of_a_later_version_is_refused_as_kafka_does() {
+    // Fetch v12, which knows tag 0 only; tag 1 (the replica's state) came with v15.
+    let layout = layout::find(ApiKey::Fetch).unwrap();
+    let mut body = Sample::default().make(layout, 12).body;
+    assert_eq!(body.pop(), Some(0), "no tagged fields");
+    let mut newer = body.clone();
+    newer.extend([1, 1, 1, 0]);
+    assert_eq!(check(ApiKey::Fetch, 12, &newer), Err(Refusal::TagVersion("replica_state")));
+    body.extend([1, 9, 1, 0]);
+    assert!(check(ApiKey::Fetch, 12, &body).is_ok(), "tag 9 is not known at all");
 }
 
 #[test]

@@ -12,6 +12,7 @@ use crate::index::{IndexEntry, OffsetEntry, TimeEntry, read_entries};
 use crate::layout::{self, Kind};
 use crate::producers::snapshot;
 use crate::replicas;
+use crate::seal::{Found, Seal};
 use crate::segment::walk::{Broken, Walk, valid_batch_after};
 
 /// Side files larger than this are not printed.
@@ -63,6 +64,7 @@ fn dump_file<D: Disk>(disk: &D, path: &Path, out: &mut impl Write) -> io::Result
             })
         }
         Some((_, Kind::Snapshot)) => dump_snapshot(disk, path, &mut text),
+        Some((base, Kind::Seal)) => dump_seal(disk, path, base, &mut text),
         Some((_, Kind::TxnIndex)) => Ok(()),
         None if name == layout::REPLICAS => dump_replicas(disk, path, &mut text),
         None => read_whole(disk, path, LIMIT).map(|content| text.extend_from_slice(content.trim_ascii_end())),
@@ -193,6 +195,23 @@ fn dump_snapshot<D: Disk>(disk: &D, path: &Path, out: &mut impl Write) -> io::Re
         writeln!(out)?;
     }
     Ok(())
+}
+
+fn dump_seal<D: Disk>(disk: &D, path: &Path, base: Offset, out: &mut impl Write) -> io::Result<()> {
+    match Seal::decode(&read_whole(disk, path, LIMIT)?, base) {
+        Found::Seal(seal) => writeln!(
+            out,
+            "offsets: {}..{} size: {} checksum: {:#010x}{}{}",
+            seal.base,
+            seal.next,
+            seal.size,
+            seal.crc,
+            if seal.gaps { " offsets are missing" } else { "" },
+            if seal.open { " of a clean stop" } else { "" },
+        ),
+        Found::Missing => writeln!(out, "BROKEN: it is empty"),
+        Found::Bad(why) => writeln!(out, "BROKEN: {why}"),
+    }
 }
 
 fn dump_replicas<D: Disk>(disk: &D, path: &Path, out: &mut impl Write) -> io::Result<()> {

@@ -18,6 +18,7 @@ use crate::data_dir::DataDir;
 use crate::disk::{Disk, DiskFile, DiskFileSystem, OpenMode};
 use crate::error::{Doing, FlushError, StorageError};
 use crate::layout::{self, Kind};
+use crate::seal;
 use crate::segment::Segment;
 
 /// From so many dirty files on, one flush of the whole file system is cheaper.
@@ -140,6 +141,11 @@ impl<D: Disk> FlushJob<D> {
         let disk = self.dir.disk().clone();
         let mut written = Vec::new();
         for side in std::mem::take(&mut self.side) {
+            if let Some((base, Kind::Seal)) = layout::parse_file_name(&side.name) {
+                // It costs no flush: a seal that is lost or torn is noticed, and made again.
+                let _ = seal::write(&disk, &self.folder, &side.content, base);
+                continue;
+            }
             match layout::write_unsynced(&disk, &self.folder, &side.name, &side.content) {
                 Ok(file) => {
                     let path = self.folder.join(format!("{}{}", side.name, layout::UNFINISHED));

@@ -53,7 +53,8 @@ impl IndexEntry for OffsetEntry {
     }
 
     fn decode(base: Offset, bytes: &[u8]) -> Self {
-        OffsetEntry { offset: base + Offset::from(be32(bytes)), position: be32(&bytes[4..]) }
+        let offset = base.saturating_add(Offset::from(be32(bytes)));
+        OffsetEntry { offset, position: be32(&bytes[4..]) }
     }
 }
 
@@ -68,7 +69,8 @@ impl IndexEntry for TimeEntry {
     fn decode(base: Offset, bytes: &[u8]) -> Self {
         let mut timestamp = [0; 8];
         timestamp.copy_from_slice(&bytes[..8]);
-        TimeEntry { timestamp: i64::from_be_bytes(timestamp), offset: base + Offset::from(be32(&bytes[8..])) }
+        let offset = base.saturating_add(Offset::from(be32(&bytes[8..])));
+        TimeEntry { timestamp: i64::from_be_bytes(timestamp), offset }
     }
 }
 

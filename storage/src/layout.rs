@@ -12,6 +12,7 @@
 //!     00000000000000000000.timeindex      sparse: greatest timestamp so far -> offset
 //!     00000000000000000000.snapshot       producers as of that offset
 //!     00000000000000000000.txnindex       aborted transactions
+//!     00000000000000000000.seal           checksum of a closed segment (see `seal`; not one of Kafka's)
 //! ```
 //!
 //! A name with `.deleted` appended, or a folder ending in `-delete`, waits to be removed. A name with `.tmp`
@@ -56,11 +57,14 @@ pub enum Kind {
     Snapshot,
     /// Aborted transactions.
     TxnIndex,
+    /// The checksum of a closed segment.
+    Seal,
 }
 
 impl Kind {
     /// All of them.
-    pub const ALL: [Kind; 5] = [Kind::Log, Kind::Index, Kind::TimeIndex, Kind::Snapshot, Kind::TxnIndex];
+    pub const ALL: [Kind; 6] =
+        [Kind::Log, Kind::Index, Kind::TimeIndex, Kind::Snapshot, Kind::TxnIndex, Kind::Seal];
 
     /// The name's ending, without the dot.
     pub fn ending(self) -> &'static str {
@@ -70,6 +74,7 @@ impl Kind {
             Kind::TimeIndex => "timeindex",
             Kind::Snapshot => "snapshot",
             Kind::TxnIndex => "txnindex",
+            Kind::Seal => "seal",
         }
     }
 }

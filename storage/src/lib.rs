@@ -4,6 +4,7 @@
 //! during a read or a flush. Deliberately absent: clocks (time comes as an argument), threads other than the
 //! flusher's own, leases, and every opinion on who may write.
 
+mod check;
 pub mod config;
 pub mod data_dir;
 pub mod disk;
@@ -16,6 +17,7 @@ pub mod layout;
 pub mod log;
 pub mod producers;
 pub mod replicas;
+mod seal;
 mod segment;
 mod tail;
 

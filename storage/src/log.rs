@@ -24,6 +24,7 @@ use crate::error::{Doing, FlushError, ReadError, StorageError};
 use crate::flush::{Dirty, FlushJob, Held, SideWrite};
 use crate::layout::{self, Kind};
 use crate::producers::{Producers, snapshot};
+use crate::seal::{Running, Seal};
 use crate::segment::{Home, Segment};
 use crate::tail::Tail;
 
@@ -71,6 +72,8 @@ pub enum SideFile {
     TimeIndex,
     /// `.snapshot`.
     ProducerSnapshot,
+    /// `.seal`.
+    Seal,
     /// `leader-epoch-checkpoint`.
     GenerationMap,
     /// `partition.metadata`.
@@ -152,6 +155,10 @@ pub struct Log<D: Disk> {
     jitter_ms: i64,
     /// A failed write left bytes behind the end, and they could not be cut yet.
     ragged: bool,
+    /// The checksum of the active segment; unknown where it was cut, or adopted without its seal.
+    running: Option<Running>,
+    /// The last segment's files beside the batches lag behind what is in memory.
+    touched: bool,
     pending: Pending<D>,
     /// Everything below is flushed.
     durable: Offset,
@@ -279,6 +286,8 @@ impl<D: Disk> Log<D> {
             first_timestamp: None,
             jitter_ms,
             ragged: false,
+            running: (position == 0).then(Running::new),
+            touched: false,
             pending: Pending::default(),
             durable: 0,
             synced: 0,
@@ -424,18 +433,47 @@ impl<D: Disk> Log<D> {
         self.producers.expire(now, self.config.producer_expiry_ms);
         self.cut_ragged()?;
         let short = self.position <= SHORT;
-        if !short {
+        if self.touched {
+            // Of a short segment they are for Kafka's tools alone: an open reads the batches, so no flush is
+            // spent on them.
             let indexes = self.active.complete_indexes();
-            self.mark_others_dirty(indexes);
+            if !short {
+                self.mark_others_dirty(indexes);
+                if let Some(running) = self.running {
+                    self.stage_seal(&Seal {
+                        open: true,
+                        ..running.seal(self.active.base(), self.end, false)
+                    });
+                }
+            }
         }
         self.stage_map();
+        self.stage_last_snapshot(short);
+        Ok(self.take_job())
+    }
+
+    /// The producers as of the end, unless a file says so already or there is nothing to say.
+    fn stage_last_snapshot(&mut self, short: bool) {
         let name = layout::file_name(self.end, Kind::Snapshot);
-        // Where there is little to read, no file needs to say that there are no producers.
-        let needless = short && self.producers.is_empty();
-        if !needless && !self.snapshot_is_current(&name) {
+        if short && self.producers.is_empty() {
+            // Where there is little to read, nobody needs to be told that there are no producers but Kafka's
+            // tools.
+            if self.touched && self.position > 0 {
+                let content = snapshot::encode(&self.producers);
+                let path = self.folder().join(name);
+                let written = self
+                    .disk()
+                    .open(&path, OpenMode::Replace)
+                    .and_then(|file| write_all_at(&file, &content, 0));
+                if written.is_err() {
+                    let _ = self.disk().remove_file(&path);
+                }
+            }
+            return;
+        }
+        if !self.snapshot_is_current(&name) {
             self.pending.side.push(SideWrite { name, content: snapshot::encode(&self.producers) });
         }
-        Ok(self.take_job())
     }
 
     /// Whether a snapshot at the end says what we know already: an idle log restarts without a write.

@@ -20,6 +20,7 @@ use crate::error::{Damaged, Doing, ReadError, StorageError};
 use crate::handles::Slot;
 use crate::index::{IndexEntry, OffsetEntry, TimeEntry};
 use crate::layout::{self, Kind};
+use crate::seal::Running;
 
 mod lookup;
 pub(crate) mod walk;
@@ -147,6 +148,10 @@ impl<D: Disk> Segment<D> {
         }
         segment.home.dir.handles().put(&segment.log, file);
         segment.start_empty_indexes();
+        for kind in [Kind::Index, Kind::TimeIndex] {
+            // Kafka's tools expect them beside every segment; a full disk is no reason to have none.
+            let _ = segment.empty_index(kind);
+        }
         Ok(segment)
     }
 
@@ -278,26 +283,28 @@ impl<D: Disk> Segment<D> {
         at: usize,
         outdated: bool,
     ) -> io::Result<()> {
+        if outdated {
+            self.empty_index(kind)?;
+        }
         if entries.is_empty() {
-            if outdated {
-                self.remove_index(kind);
-            }
             return Ok(());
         }
-        let mode = if outdated { OpenMode::Replace } else { OpenMode::Create };
-        if outdated {
-            // An open slot would not be emptied.
-            self.close_index(kind);
-        }
-        let file = match self.index_file(kind, mode) {
+        let file = self.index_file(kind, OpenMode::Create)?;
+        write_all_at(&*file, &encoded(entries, self.base), (at * E::BYTES) as u64)
+    }
+
+    /// Makes an index file that says nothing.
+    fn empty_index(&self, kind: Kind) -> io::Result<()> {
+        self.close_index(kind);
+        let path = self.path(kind);
+        match self.disk().open(&path, OpenMode::Replace) {
             // A folder in the file's place is nobody's.
             Err(error) if error.kind() == io::ErrorKind::IsADirectory => {
-                self.disk().remove_dir_all(&self.path(kind))?;
-                self.index_file(kind, mode)?
+                self.disk().remove_dir_all(&path)?;
+                self.disk().open(&path, OpenMode::Replace).map(drop)
             }
-            other => other?,
-        };
-        write_all_at(&*file, &encoded(entries, self.base), (at * E::BYTES) as u64)
+            other => other.map(drop),
+        }
     }
 
     fn close_index(&self, kind: Kind) {
@@ -368,19 +375,23 @@ impl<D: Disk> Segment<D> {
         Ok(indexes)
     }
 
-    /// Builds the indexes of a short segment from its batches, in memory; returns the last batch.
-    pub(crate) fn build_in_memory(&self) -> Result<Option<BatchHeader>, Broken> {
+    /// Builds the indexes of a short segment from its batches, in memory; returns the last batch, and the
+    /// checksum that the batches' own make.
+    pub(crate) fn build_in_memory(&self) -> Result<(Option<BatchHeader>, Running), Broken> {
         self.start_empty_indexes();
         let file = self.file()?;
         let mut walk = Walk::new(&*file, 0, self.size(), self.base);
-        let mut last = None;
+        let mut last: Option<BatchHeader> = None;
         let mut indexes = Indexes::anew();
+        let mut running = Running::new();
         while let Some(step) = walk.next_header()? {
             indexes.add(&step.header, step.position, self.interval());
+            let due = last.map_or(self.base, |last| last.next_offset());
+            running.add(&step.header, walk.batch(&step)?, due);
             last = Some(step.header);
         }
         *self.indexes.lock() = indexes;
-        Ok(last)
+        Ok((last, running))
     }
 
     /// Adopts the index files of a segment that was closed properly and will be written again, given the

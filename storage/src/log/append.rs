@@ -3,7 +3,7 @@
 use std::io::{self, IoSlice};
 
 use bytes::Bytes;
-use felix_protocol::batch::{BatchHeader, CheckedBatch, PATCH_BYTES, patched_head};
+use felix_protocol::batch::{BatchHeader, CRC_FROM, CheckedBatch, PATCH_BYTES, patched_head};
 use felix_protocol::ids::{Generation, Offset};
 use felix_protocol::time::WallTime;
 
@@ -95,6 +95,7 @@ impl<D: Disk> Log<D> {
             return Err(StorageError::io("write", &self.active.path(Kind::Log), error));
         }
         self.mark_dirty(file);
+        self.add_to_checksum(header, &head, batch);
         if self.position == 0 {
             self.first_timestamp = Some(header.max_timestamp);
         }
@@ -121,6 +122,18 @@ impl<D: Disk> Log<D> {
             bytes: header.bytes,
             rolled,
         })
+    }
+
+    /// Takes a batch that was written into the checksum of the active segment.
+    fn add_to_checksum(&mut self, header: &BatchHeader, head: &[u8; PATCH_BYTES], batch: &[u8]) {
+        self.touched = true;
+        let due = if self.position == 0 { self.active.base() } else { self.end };
+        if let Some(running) = &mut self.running {
+            let mut first = [0; CRC_FROM];
+            first[..PATCH_BYTES].copy_from_slice(head);
+            first[PATCH_BYTES..].copy_from_slice(&batch[PATCH_BYTES..CRC_FROM]);
+            running.add(header, &first, due);
+        }
     }
 
     /// Cuts what a failed write left behind the end, durably: were the cut lost in a crash after a roll, a

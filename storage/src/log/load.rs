@@ -16,6 +16,7 @@ use felix_protocol::ids::{Offset, PartitionId};
 use felix_protocol::time::WallTime;
 
 use super::{LoadReport, Log, Recovered, SHORT, SideFile, home, of_reading};
+use crate::check::{self, Checker, Verdict};
 use crate::config::LogConfig;
 use crate::data_dir::{DataDir, SIDE_FILE_LIMIT};
 use crate::disk::{self, Disk};
@@ -23,15 +24,18 @@ use crate::error::{Damaged, Doing, StorageError};
 use crate::index::{OffsetEntry, TimeEntry};
 use crate::layout::{self, Kind};
 use crate::producers::{Producers, snapshot};
+use crate::seal::{self, Found, Running};
 use crate::segment::walk::{Broken, Walk};
 use crate::segment::{Home, Segment};
 
 mod scan;
 
 /// What the folder holds.
+#[derive(Default)]
 struct Listing {
     segments: Vec<Offset>,
     snapshots: BTreeSet<Offset>,
+    seals: BTreeSet<Offset>,
     has_map: bool,
     has_metadata: bool,
 }
@@ -187,8 +191,7 @@ fn of_walk<D: Disk>(segment: &Segment<D>, broken: Broken) -> StorageError {
 /// What is in the folder; leftovers are removed on the way.
 fn list<D: Disk>(home: &Home<D>) -> Result<Listing, StorageError> {
     let disk = home.dir.disk();
-    let mut listing =
-        Listing { segments: Vec::new(), snapshots: BTreeSet::new(), has_map: false, has_metadata: false };
+    let mut listing = Listing::default();
     for entry in disk.read_dir(&home.folder).doing("list", &home.folder)? {
         let path = home.folder.join(&entry.name);
         if entry.name.ends_with(layout::DELETED) || entry.name.ends_with(layout::UNFINISHED) {
@@ -202,6 +205,9 @@ fn list<D: Disk>(home: &Home<D>) -> Result<Listing, StorageError> {
             Some((offset, Kind::Snapshot)) if !entry.is_dir => {
                 listing.snapshots.insert(offset);
             }
+            Some((offset, Kind::Seal)) if !entry.is_dir => {
+                listing.seals.insert(offset);
+            }
             Some(_) => {}
             None if entry.is_dir => {}
             None => {
@@ -211,6 +217,10 @@ fn list<D: Disk>(home: &Home<D>) -> Result<Listing, StorageError> {
         }
     }
     listing.segments.sort_unstable();
+    // Of segments that left while their seal was being written.
+    for orphan in listing.seals.iter().filter(|sealed| listing.segments.binary_search(sealed).is_err()) {
+        let _ = seal::discard(disk, &home.folder, *orphan);
+    }
     Ok(listing)
 }
 
@@ -249,9 +259,10 @@ impl<D: Disk> Loader<'_, D> {
         let start = self.recovered.log_start.max(self.log.start());
         self.log.shared.start.store(start, Ordering::Release);
         let trusted = self.recovered.clean && self.trust_last_segment()?;
-        if !trusted {
-            self.scan()?;
-        }
+        let closed = self.log.segments().len() - 1;
+        let flushed = if trusted { closed } else { self.scan()? };
+        self.compare_seals(flushed)?;
+        self.remove_stray_snapshots();
         if self.log.end < self.promised {
             return Err(self.ends_early());
         }
@@ -281,9 +292,54 @@ impl<D: Disk> Loader<'_, D> {
                 let _ = self.log.disk().remove_file(&old.path(kind));
             }
         }
+        self.log.drop_staged_seals(|_| false);
         self.log.shared.segments.store(Arc::new(vec![self.log.active.clone()]));
         self.log.shared.bytes.store(0, Ordering::Relaxed);
         Ok(())
+    }
+
+    /// Compares the sizes of the first `count` segments, which are closed and flushed, with their seals. Only
+    /// one that does not fit is read.
+    fn compare_seals(&mut self, count: usize) -> Result<(), StorageError> {
+        let segments = self.log.segments();
+        for (at, segment) in segments.iter().enumerate().take(count) {
+            if !self.listing.seals.contains(&segment.base()) {
+                continue;
+            }
+            let found = seal::read(self.log.disk(), self.log.folder(), segment.base());
+            // What is no seal, the scrub replaces.
+            let Found::Seal(seal) = found else { continue };
+            if seal.size == segment.size() || seal.open && seal.size < segment.size() {
+                continue;
+            }
+            let mut checker = Checker::new(segment.base(), segments.get(at + 1).map(|next| next.base()));
+            match check::run(segment, &mut checker).doing("read", &segment.path(Kind::Log))? {
+                Ok(()) => {}
+                Err(fault) => return Err(segment.damaged(fault.position, fault.offset, fault.reason).into()),
+            }
+            match checker.judge(&found) {
+                Verdict::Damaged(fault) => {
+                    return Err(segment.damaged(fault.position, fault.offset, fault.reason).into());
+                }
+                Verdict::BadSeal(_) | Verdict::Unsealed | Verdict::Sealed => {
+                    self.rebuilt(SideFile::Seal);
+                    self.log.stage_seal(&checker.seal(seal.gaps));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Each clean stop leaves a snapshot at the end there was; once the log has grown, only those at the
+    /// beginnings of segments and the newest are of use.
+    fn remove_stray_snapshots(&self) {
+        let mut kept = self.log.segments().iter().map(|segment| segment.base()).collect::<BTreeSet<_>>();
+        kept.extend(self.listing.snapshots.range(..=self.log.end).next_back());
+        for stray in self.listing.snapshots.range(..=self.log.end).filter(|at| !kept.contains(at)) {
+            let path = layout::file_path(self.log.folder(), *stray, Kind::Snapshot);
+            // One that cannot be removed now goes at a later start.
+            let _ = self.log.disk().remove_file(&path);
+        }
     }
 
     fn ends_early(&self) -> StorageError {
@@ -352,8 +408,12 @@ impl<D: Disk> Loader<'_, D> {
         let mut newest = None;
         if size <= SHORT {
             match active.build_in_memory() {
-                Ok(Some(last)) => (end, newest) = (last.next_offset(), last.generation),
-                Ok(None) => {}
+                Ok((last, running)) => {
+                    if let Some(last) = last {
+                        (end, newest) = (last.next_offset(), last.generation);
+                    }
+                    self.log.running = Some(running);
+                }
                 Err(Broken::Batch { .. }) => return Ok(false),
                 Err(Broken::Io(error)) => {
                     return Err(StorageError::io("read", &active.path(Kind::Log), error));
@@ -402,6 +462,11 @@ impl<D: Disk> Loader<'_, D> {
             if max != latest {
                 return Ok(false);
             }
+            self.log.running = match seal::read(self.log.disk(), self.log.folder(), active.base()) {
+                Found::Seal(seal) if seal.size == size => Some(Running::of(&seal)),
+                // Without it, the scrub seals the segment once it is closed.
+                Found::Seal(_) | Found::Missing | Found::Bad(_) => None,
+            };
         }
         if end < self.promised {
             return Ok(false);

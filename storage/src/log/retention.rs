@@ -188,6 +188,7 @@ impl<D: Disk> Log<D> {
         let bytes = gone.iter().map(|segment| segment.size()).sum();
         if count > 0 {
             let base = kept.first().map_or(self.end, |first| first.base());
+            self.drop_staged_seals(|sealed| sealed >= base);
             if base > self.start() {
                 self.set_start(base);
             }

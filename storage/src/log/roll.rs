@@ -13,6 +13,7 @@ use crate::flush::{Dirty, SideWrite};
 use crate::index::TIME_ENTRY;
 use crate::layout::{self, Kind};
 use crate::producers::snapshot;
+use crate::seal::{Running, Seal};
 use crate::segment::Segment;
 
 /// Positions in a segment are 32 bits, signed in Kafka's eyes.
@@ -61,6 +62,21 @@ impl<D: Disk> Log<D> {
             self.roll(self.end, now)?;
         }
         Ok(due)
+    }
+
+    /// Puts a seal among the side files of the next flush.
+    pub(super) fn stage_seal(&mut self, seal: &Seal) {
+        let name = layout::file_name(seal.base, Kind::Seal);
+        self.pending.side.retain(|side| side.name != name);
+        self.pending.side.push(SideWrite { name, content: seal.encode() });
+    }
+
+    /// Forgets seals that wait to be written, but for those of segments that `keep` names.
+    pub(super) fn drop_staged_seals(&mut self, keep: impl Fn(Offset) -> bool) {
+        self.pending.side.retain(|side| match layout::parse_file_name(&side.name) {
+            Some((base, Kind::Seal)) => keep(base),
+            Some(_) | None => true,
+        });
     }
 
     fn index_is_full(&self) -> bool {
@@ -118,7 +134,13 @@ impl<D: Disk> Log<D> {
         } else {
             let indexes = old.complete_indexes();
             self.mark_others_dirty(indexes);
+            // Where the checksum is unknown, the scrub makes the seal.
+            if let Some(running) = self.running {
+                let seal = running.seal(old.base(), self.end, false);
+                self.stage_seal(&seal);
+            }
         }
+        self.running = Some(Running::new());
         segments.push(next);
         self.shared.segments.store(Arc::new(segments));
         self.pending.active_dirty = false;

@@ -19,6 +19,7 @@ mod flushing;
 mod model;
 mod recovery;
 mod retaining;
+mod sealing;
 mod timestamps;
 
 const NOW: WallTime = WallTime(1_000_000);

@@ -12,6 +12,7 @@ use crate::disk::{Disk, DiskFile};
 use crate::error::{Doing, StorageError};
 use crate::flush::Dirty;
 use crate::layout::{self, Kind};
+use crate::seal::{self, Running};
 use crate::segment::Segment;
 use crate::segment::walk::{Broken, Walk};
 
@@ -106,6 +107,12 @@ impl<D: Disk> Log<D> {
         });
         let path = last.path(Kind::Log);
         let file = last.file().doing("open", &path)?;
+        // A seal beside bytes that it does not describe would pass for damage, so its going is durable first.
+        // (With later segments, a crash in between finds none: the log ends in front of them.)
+        seal::discard(&disk, &folder, last.base()).doing("remove", &last.path(Kind::Seal))?;
+        if !was_active {
+            disk.sync_dir(&folder).doing("flush", &folder)?;
+        }
         file.set_len(position).doing("cut", &path)?;
         // Everything that stays becomes durable here, so `synced` may be believed at the new end.
         for dirty in std::mem::take(&mut self.pending.dirty) {
@@ -133,9 +140,14 @@ impl<D: Disk> Log<D> {
         self.pending.map_changed = false;
         self.pending.map_owed = false;
         // Snapshots at the beginnings of segments that stay are still to be written.
-        self.pending.side.retain(|side| {
-            matches!(layout::parse_file_name(&side.name), Some((offset, Kind::Snapshot)) if offset <= end)
+        let base = self.active.base();
+        self.pending.side.retain(|side| match layout::parse_file_name(&side.name) {
+            Some((offset, Kind::Snapshot)) => offset <= end,
+            Some((offset, Kind::Seal)) => offset < base,
+            Some(_) | None => false,
         });
+        self.running = (position == 0).then(Running::new);
+        self.touched = true;
         self.pending.folders.clear();
         disk.sync_dir(shared.home.dir.path()).doing("flush", shared.home.dir.path())?;
         self.active.cut_indexes(position).map_err(of_reading)?;
@@ -166,7 +178,7 @@ impl<D: Disk> Log<D> {
 
 /// Removes a segment's files, the batches last.
 fn remove_segment<D: Disk>(disk: &D, segment: &Segment<D>) -> Result<(), StorageError> {
-    for kind in [Kind::Snapshot, Kind::TxnIndex, Kind::TimeIndex, Kind::Index, Kind::Log] {
+    for kind in [Kind::Seal, Kind::Snapshot, Kind::TxnIndex, Kind::TimeIndex, Kind::Index, Kind::Log] {
         let path = segment.path(kind);
         match disk.remove_file(&path) {
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => {

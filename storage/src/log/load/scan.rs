@@ -14,11 +14,13 @@ use crate::error::{Damaged, Doing, StorageError};
 use crate::flush::{Dirty, Held, SideWrite};
 use crate::layout::{self, Kind};
 use crate::producers::snapshot;
+use crate::seal::{self, Running};
 use crate::segment::Segment;
 use crate::segment::walk::{Broken, Walk, valid_batch_after};
 
 impl<D: Disk> Loader<'_, D> {
-    pub(super) fn scan(&mut self) -> Result<(), StorageError> {
+    /// Returns how many segments from the first on were flushed, and not read.
+    pub(super) fn scan(&mut self) -> Result<usize, StorageError> {
         let segments = self.log.segments();
         // The first segment that is not known to be flushed, completed indexes and all: it is when something
         // in the next one is.
@@ -31,6 +33,7 @@ impl<D: Disk> Loader<'_, D> {
         self.log.end = base;
         self.producers_below(base)?;
         let mut stopped = None;
+        let mut checksums = Vec::with_capacity(segments.len() - first);
         for (at, segment) in segments.iter().enumerate().skip(first) {
             // Only a leap in offsets that no one segment could hold leaves room between two.
             let leap = segment.base() - segments[at.saturating_sub(1)].base() > i64::from(i32::MAX);
@@ -42,9 +45,10 @@ impl<D: Disk> Loader<'_, D> {
             if at > first {
                 self.snapshot_at(segment.base());
             }
-            let (good, broken) = self.scan_segment(segment, &mut expected)?;
+            let (running, broken) = self.scan_segment(segment, &mut expected)?;
+            checksums.push((running, expected));
             if let Some(reason) = broken {
-                stopped = Some((at, good, reason));
+                stopped = Some((at, running.size(), reason));
                 break;
             }
         }
@@ -72,11 +76,20 @@ impl<D: Disk> Loader<'_, D> {
         if self.listing.snapshots.range(expected + 1..).next().is_some() {
             self.log.remove_snapshots_above(expected)?;
         }
-        for segment in &segments[first..last] {
+        for (segment, (running, next)) in segments[first..last].iter().zip(&checksums) {
             let indexes = segment.complete_indexes();
             self.log.mark_others_dirty(indexes);
+            self.log.stage_seal(&running.seal(segment.base(), *next, false));
         }
-        Ok(())
+        self.log.running = checksums.get(last - first).map(|(running, _)| *running);
+        self.log.touched = true;
+        if self.listing.seals.contains(&segments[last].base()) {
+            // It is written to again; a seal that came back later would describe other bytes.
+            let path = segments[last].path(Kind::Seal);
+            seal::discard(self.log.disk(), self.log.folder(), segments[last].base())
+                .doing("remove", &path)?;
+        }
+        Ok(first)
     }
 
     /// The map of what lies below the scanned part.
@@ -147,18 +160,18 @@ impl<D: Disk> Loader<'_, D> {
     }
 
     /// Checks every batch of a segment, builds its indexes anew and writes again what may not be on the
-    /// disk. Returns where its good part ends, and why if that is not the end of the file.
+    /// disk. Returns the checksum of its good part, and why that ends if not with the file.
     fn scan_segment(
         &mut self,
         segment: &Arc<Segment<D>>,
         expected: &mut Offset,
-    ) -> Result<(u64, Option<String>), StorageError> {
+    ) -> Result<(Running, Option<String>), StorageError> {
         let path = segment.path(Kind::Log);
         let file = segment.file().doing("open", &path)?;
         segment.start_empty_indexes();
         let size = segment.size();
         let mut walk = Walk::new(&*file, 0, size, segment.base());
-        let mut good = 0;
+        let mut running = Running::new();
         let mut unsynced_from = None;
         let broken = loop {
             match walk.next_checked() {
@@ -175,9 +188,9 @@ impl<D: Disk> Loader<'_, D> {
                     }
                     let bytes = walk.batch(&step).map_err(|broken| of_walk(segment, broken))?;
                     self.log.producers.record(&header, bytes, self.now);
+                    running.add(&header, bytes, if step.position == 0 { segment.base() } else { *expected });
                     segment.index(&header, step.position);
                     *expected = header.next_offset();
-                    good = step.end();
                     if *expected > self.recovered.synced && unsynced_from.is_none() {
                         unsynced_from = Some(step.position);
                     }
@@ -187,6 +200,7 @@ impl<D: Disk> Loader<'_, D> {
                 Err(Broken::Io(error)) => return Err(StorageError::io("read", &path, error)),
             }
         };
+        let good = running.size();
         self.report.scanned_bytes += good;
         if let Some(from) = unsynced_from {
             rewrite(&*file, from, good).doing("write", &path)?;
@@ -195,7 +209,7 @@ impl<D: Disk> Loader<'_, D> {
             let held = Held::new(&self.log.shared.home.dir, file);
             self.log.pending.dirty.push(Dirty::Segment(segment.clone(), held));
         }
-        Ok((good, broken))
+        Ok((running, broken))
     }
 
     /// The log ends in segment `at` behind `good` bytes, at offset `end`: cuts the rest, unless it may be

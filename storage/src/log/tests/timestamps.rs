@@ -92,7 +92,7 @@ fn lying_indexes_are_noticed() {
             let content = disk.content(&path).unwrap();
             let wrong = match lie {
                 0 => Vec::new(),
-                1 => content[..content.len() - 1].to_vec(),
+                1 => content[..content.len().saturating_sub(1)].to_vec(),
                 2 => vec![0; content.len()],
                 3 => vec![0xFF; content.len()],
                 _ => other.clone(),

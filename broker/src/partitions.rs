@@ -18,6 +18,7 @@ mod led;
 mod reconcile;
 mod report;
 mod settings;
+mod steady;
 mod upkeep;
 mod wait;
 

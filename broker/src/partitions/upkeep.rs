@@ -64,6 +64,7 @@ impl Upkeep {
             retain_at: clock.now().after(retain_every),
             removals: BTreeMap::new(),
             next_removal: 0,
+            owed: Vec::new(),
         };
         (Upkeep { jobs: sender }, move || keeper.run())
     }
@@ -158,6 +159,10 @@ struct Keeper {
     /// By time and a number that keeps equal times apart.
     removals: BTreeMap<(MonoTime, u64), Removal>,
     next_removal: u64,
+    /// Segments that left their logs while the table could not be written (a full disk, say) or they could not be
+    /// renamed: they hold the very space that is missing, so it is tried again at the next look. As many at most
+    /// as there are files.
+    owed: Vec<(PartitionId, Retired<OsDisk>)>,
 }
 
 /// What happens once the rows of a batch are durable, or are not.
@@ -215,6 +220,7 @@ impl Keeper {
 
     fn retain(&mut self) {
         self.retain_at = self.clock.now().after(self.retain_every);
+        self.hide_owed();
         for lane in &self.lanes {
             lane.send(Message::Retain);
         }
@@ -290,23 +296,40 @@ impl Keeper {
         match after {
             After::Tell(then) => then(noted),
             // The files are hidden only when no restart can come back to an older log start.
-            After::Retire(partition, mut retired) if noted.is_ok() => match retired.hide() {
-                Ok(()) => {
-                    let delay = retired.not_before.0.saturating_sub(self.clock.wall().0);
-                    let delay = Duration::from_millis(u64::try_from(delay).unwrap_or(0));
-                    self.remove_later(delay, Removal::Segments(retired));
-                }
-                Err(error) => {
-                    tracing::warn!(%partition, %error, "old segments stay on the disk until the next start");
-                }
-            },
-            After::Retire(partition, _) => {
-                tracing::warn!(%partition, "old segments stay on the disk until the next start");
-            }
+            After::Retire(partition, retired) if noted.is_ok() => self.hide(partition, retired),
+            After::Retire(partition, retired) => self.owed.push((partition, retired)),
             // The folder has another name already; the row without a folder is removed at the next start.
             After::Remove(partition, deleted, delay) => {
                 tracing::debug!(%partition, "a deleted partition leaves the disk");
                 self.remove_later(delay, Removal::Folder(*deleted));
+            }
+        }
+    }
+
+    fn hide(&mut self, partition: PartitionId, mut retired: Retired<OsDisk>) {
+        match retired.hide() {
+            Ok(()) => self.remove_later(retired.delay, Removal::Segments(retired)),
+            Err(error) => {
+                tracing::warn!(%partition, %error, "old segments could not be renamed; it is tried again");
+                self.owed.push((partition, retired));
+            }
+        }
+    }
+
+    /// Tries once more to get rid of what is owed. The newest row of each copy says at least as much as the one that
+    /// could not be written.
+    fn hide_owed(&mut self) {
+        let owed = std::mem::take(&mut self.owed);
+        let ticket = owed.iter().map(|(partition, _)| self.replicas.stage_with(partition, |_| {})).max();
+        match ticket.map_or(Ok(()), |ticket| self.replicas.commit(ticket)) {
+            Ok(()) => {
+                for (partition, retired) in owed {
+                    self.hide(partition, retired);
+                }
+            }
+            Err(error) => {
+                tracing::warn!(segments = owed.len(), %error, "old segments still stay on the disk");
+                self.owed = owed;
             }
         }
     }

@@ -4,7 +4,7 @@ use felix_protocol::batch::BatchHeader;
 use felix_protocol::batch::scan::{self, Batch};
 use felix_protocol::ids::Offset;
 
-use super::read::LogReader;
+use super::read::{ATTEMPTS, LogReader};
 use super::{Found, Shared};
 use crate::disk::Disk;
 use crate::error::ReadError;
@@ -15,13 +15,13 @@ impl<D: Disk> LogReader<D> {
     /// The first record below `limit`, in log order, whose timestamp is at least `timestamp`.
     pub fn offset_for_timestamp(&self, timestamp: i64, limit: Offset) -> Result<Option<Found>, ReadError> {
         let shared = self.shared();
-        shared.stable(|end| shared.first_since(timestamp, limit.min(end)), shared_start(shared))
+        shared.look(|end| shared.first_since(timestamp, limit.min(end)))
     }
 
     /// The first record below `limit` that has the greatest timestamp.
     pub fn max_timestamp(&self, limit: Offset) -> Result<Option<Found>, ReadError> {
         let shared = self.shared();
-        shared.stable(|end| shared.latest(limit.min(end)), shared_start(shared))
+        shared.look(|end| shared.latest(limit.min(end)))
     }
 }
 
@@ -30,6 +30,19 @@ fn shared_start<D: Disk>(shared: &Shared<D>) -> Offset {
 }
 
 impl<D: Disk> Shared<D> {
+    /// Looks something up in the whole log. Nobody asked for an offset, so a log whose beginning leaves meanwhile is looked at
+    /// again from where it begins then.
+    fn look<T>(&self, look: impl Fn(Offset) -> Result<T, ReadError>) -> Result<T, ReadError> {
+        let mut last = ReadError::Gone;
+        for _ in 0..ATTEMPTS {
+            match self.stable(&look, shared_start(self)) {
+                Err(error @ ReadError::BelowStart { .. }) => last = error,
+                other => return other,
+            }
+        }
+        Err(last)
+    }
+
     fn first_since(&self, timestamp: i64, limit: Offset) -> Result<Option<Found>, ReadError> {
         let start = shared_start(self);
         for (segment, next) in self.parts() {
@@ -72,9 +85,10 @@ impl<D: Disk> Shared<D> {
                 break;
             }
             let whole = start <= segment.base() && next.is_some_and(|next| next <= limit);
-            if whole {
+            // Records without a timestamp are in no index: where there are no others, the batches are asked.
+            let max = if whole { segment.max_timestamp()? } else { None };
+            if let Some(max) = max {
                 // The index knows whether to look at all, and where.
-                let Some(max) = segment.max_timestamp()? else { continue };
                 if best.is_some_and(|best| best.timestamp >= max.timestamp) {
                     continue;
                 }
@@ -116,8 +130,12 @@ impl<D: Disk> Segment<D> {
     ) -> Result<Option<Found>, ReadError> {
         let mut best: Option<Found> = None;
         self.visit(position, limit, |header, batch| {
-            let floor = known.unwrap_or(best.map_or(i64::MIN, |best| best.timestamp + 1));
-            if header.max_timestamp < floor || header.last_offset() < start {
+            let worth = match (known, best) {
+                (Some(known), _) => header.max_timestamp >= known,
+                (None, Some(best)) => header.max_timestamp > best.timestamp,
+                (None, None) => true,
+            };
+            if !worth || header.last_offset() < start {
                 return Ok(true);
             }
             let batch = batch()?;

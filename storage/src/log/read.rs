@@ -18,7 +18,7 @@ use crate::segment::{Segment, walk};
 /// Fetched beyond what was asked for when only the neighbourhood of the first batch is known.
 const SLACK: usize = 8 << 10;
 /// How often a read begins again because the log was cut under it.
-const ATTEMPTS: usize = 16;
+pub(super) const ATTEMPTS: usize = 16;
 
 /// Reads a log while it is written. No call waits for the writer or for a flush.
 pub struct LogReader<D: Disk> {

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use felix_protocol::ids::Offset;
 use felix_protocol::time::WallTime;
@@ -16,7 +17,7 @@ use crate::producers::snapshot;
 use crate::segment::{Home, Segment};
 
 /// Segments that left the log. Two steps, both free to run on another thread: [`Retired::hide`] once the new
-/// log start is durable in [`crate::Replicas`], [`Retired::remove`] at or after `not_before`. A crash in
+/// log start is durable in [`crate::Replicas`], [`Retired::remove`] `delay` later. A crash in
 /// between leaves files that the next open removes.
 pub struct Retired<D: Disk> {
     /// Log start now.
@@ -25,8 +26,8 @@ pub struct Retired<D: Disk> {
     pub segments: usize,
     /// How many bytes they hold.
     pub bytes: u64,
-    /// When to remove them for good.
-    pub not_before: WallTime,
+    /// How long they stay on the disk under another name (`file.delete.delay.ms`).
+    pub delay: Duration,
     home: Arc<Home<D>>,
     files: Vec<PathBuf>,
     hidden: bool,
@@ -43,7 +44,10 @@ impl<D: Disk> Retired<D> {
         if self.hidden {
             return Ok(());
         }
-        for path in &mut self.files {
+        // Those that an earlier try got to have their new names already.
+        let visible =
+            |path: &&mut PathBuf| !path.as_os_str().as_encoded_bytes().ends_with(layout::DELETED.as_bytes());
+        for path in self.files.iter_mut().filter(visible) {
             let hidden = deleted_name(path);
             match self.home.dir.disk().rename(path, &hidden) {
                 Ok(()) => *path = hidden,
@@ -113,7 +117,7 @@ impl<D: Disk> Log<D> {
         if count > 0 {
             self.keep_producers(count)?;
         }
-        Ok(self.retire(count, now))
+        Ok(self.retire(count))
     }
 
     /// Producers outlive their batches: what is known of them at the first segment that stays is made durable
@@ -166,11 +170,14 @@ impl<D: Disk> Log<D> {
         Ok(count)
     }
 
+    /// Records say how old they are. Those that say nothing, and those that claim to be of the future, are as old
+    /// as their file: nothing can be newer than its last write, and one wrong clock must not keep a log for ever.
+    /// Asked only of such segments, the file's time cannot take what the records' own time keeps.
     fn is_aged(&self, segment: &Segment<D>, age: Option<i64>, now: WallTime) -> Result<bool, StorageError> {
         let Some(age) = age else { return Ok(false) };
         let latest = match segment.max_timestamp() {
-            Ok(Some(max)) => max.timestamp,
-            Ok(None) => {
+            Ok(Some(max)) if max.timestamp <= now.0 => max.timestamp,
+            Ok(Some(_) | None) => {
                 let path = segment.path(Kind::Log);
                 self.disk().modified(&path).doing("look at", &path)?.0
             }
@@ -180,7 +187,7 @@ impl<D: Disk> Log<D> {
         Ok(now.0.saturating_sub(latest) > age)
     }
 
-    fn retire(&mut self, count: usize, now: WallTime) -> Retired<D> {
+    fn retire(&mut self, count: usize) -> Retired<D> {
         let segments = self.segments();
         let (gone, kept) = segments.split_at(count);
         let files =
@@ -203,7 +210,7 @@ impl<D: Disk> Log<D> {
             start: self.start(),
             segments: count,
             bytes,
-            not_before: WallTime(now.0.saturating_add(self.config.file_delete_delay_ms)),
+            delay: Duration::from_millis(u64::try_from(self.config.file_delete_delay_ms).unwrap_or(0)),
             home: self.shared.home.clone(),
             files,
             hidden: false,

@@ -89,7 +89,7 @@ impl<D: Disk> Log<D> {
         self.active.index_bytes() + TIME_ENTRY as u64 > most
     }
 
-    /// Records carry the time; where they carry none, the age of the file counts.
+    /// Records carry the time; where they carry none, or one that has not come yet, the age of the file counts.
     fn time_is_up(&mut self, timestamp: i64, now: WallTime) -> Result<bool, StorageError> {
         let first = match self.first_timestamp {
             Some(first) => first,
@@ -99,7 +99,9 @@ impl<D: Disk> Log<D> {
                 first
             }
         };
-        let waited = if first >= 0 {
+        // A clock that was set back must not stop the file from ageing.
+        self.active_since = self.active_since.min(now);
+        let waited = if (0..=now.0).contains(&first) {
             timestamp.saturating_sub(first)
         } else {
             now.0.saturating_sub(self.active_since.0)

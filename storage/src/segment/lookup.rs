@@ -79,8 +79,10 @@ impl<D: Disk> Segment<D> {
         let mut walk = Walk::new(log, from, size, floor);
         let mut since = 0;
         let limit = u64::from(self.interval());
+        let indexed = last_time.map_or(-1, |entry| entry.timestamp);
         while let Some(step) = walk.next_header().map_err(|broken| self.broken(broken, floor))? {
-            if since > limit && !skip {
+            // Nor may the greatest timestamp be missing in the time index.
+            if (since > limit && !skip) || step.header.max_timestamp > indexed {
                 return Ok(None);
             }
             skip = false;

@@ -25,6 +25,7 @@ use crate::partitions::lane::LaneSender;
 use crate::partitions::lane::message::{Closed, Message};
 use crate::partitions::led::Led;
 use crate::partitions::report::ControlStore;
+use crate::partitions::steady::Steady;
 use crate::partitions::upkeep::Upkeep;
 use crate::partitions::wait::Waits;
 use crate::partitions::{LaneCopy, Writer};
@@ -104,6 +105,8 @@ pub(super) struct State {
     /// Copies with a due time, earliest first. Invariant: exactly those whose `Slot::due` is not "never".
     due: BTreeSet<(MonoTime, PartitionId)>,
     retaining: VecDeque<PartitionId>,
+    /// The wall clock, as far as retention believes it.
+    steady: Steady,
     /// Copies whose rows changed since they were last collected. The upkeep is told of the first.
     rows_due: Vec<PartitionId>,
     /// Set once the lane was told to stop.
@@ -119,9 +122,11 @@ struct Stopping {
 
 impl State {
     pub(super) fn new(sender: LaneSender, context: LaneContext) -> State {
+        let steady = Steady::new(context.clock.now(), context.clock.wall());
         State {
             sender,
             context,
+            steady,
             slots: HashMap::new(),
             touched: Vec::new(),
             due: BTreeSet::new(),
@@ -201,6 +206,14 @@ impl State {
                 let _ = answer.send(given_up);
             }
             Message::Retain => {
+                self.steady.time(self.context.clock.now(), self.context.clock.wall());
+                let ahead_ms = self.steady.doubted_ms();
+                if ahead_ms > 0 {
+                    tracing::warn!(
+                        ahead_ms,
+                        "the clock leapt forward; retention waits until that has lasted an hour"
+                    );
+                }
                 self.retaining = self.slots.keys().copied().collect::<BTreeSet<_>>().into_iter().collect()
             }
             Message::CollectRows => self.collect_rows(),
@@ -362,7 +375,10 @@ impl State {
 
     /// Retention, a slice of copies at a time.
     fn retain_some(&mut self) {
-        let wall = self.context.clock.wall();
+        if self.retaining.is_empty() {
+            return;
+        }
+        let wall = self.steady.time(self.context.clock.now(), self.context.clock.wall());
         for _ in 0..RETAIN_SLICE {
             let Some(partition) = self.retaining.pop_front() else { return };
             let mut retired = None;

@@ -103,7 +103,9 @@ pub(super) const ROWS: &[Row] = rows! { Area::Topic;
          limit. Needs `delete` in `cleanup.policy`.";
     Long "retention.ms" = "604800000", AtLeast(-1), ClusterWide, Honoured =>
         "How long records are kept, in milliseconds by their timestamps; -1 means for ever. Only whole \
-         segments are dropped, never the one being written. Needs `delete` in `cleanup.policy`.";
+         segments are dropped, each when its newest record is old enough; the one being written is closed for that \
+         when all of it is. Records without a timestamp, or with one that has not come yet, are as old as their \
+         file. Needs `delete` in `cleanup.policy`.";
     Int "segment.bytes" = "1073741824", AtLeast(1_048_576), ClusterWide, Honoured =>
         "Size in bytes at which a log starts a new segment file. Retention drops whole segments.";
     Int "segment.index.bytes" = "10485760", AtLeast(4), ClusterWide, Honoured =>

@@ -2,7 +2,8 @@
 //! where the batch must change.
 //!
 //! [`validate`](validate::validate) takes what a producer sent; [`build`] makes the broker's own batches;
-//! [`scan`] goes over stored ones, [`reader`] over the records of one, [`control`] knows transaction markers.
+//! [`scan`] goes over stored ones, [`reader`] over the records of one, [`thin`] takes records out,
+//! [`control`] knows transaction markers.
 
 use bytes::Bytes;
 use thiserror::Error;
@@ -15,6 +16,7 @@ pub mod control;
 pub mod reader;
 pub mod records;
 pub mod scan;
+pub mod thin;
 pub mod validate;
 
 pub use build::BatchBuilder;

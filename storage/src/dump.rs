@@ -8,6 +8,7 @@ use felix_protocol::batch::control::{Marker, TransactionEnd};
 use felix_protocol::ids::Offset;
 
 use crate::disk::{Disk, DiskFile, OpenMode, read_whole};
+use crate::index::txn;
 use crate::index::{IndexEntry, OffsetEntry, TimeEntry, read_entries};
 use crate::layout::{self, Kind};
 use crate::producers::snapshot;
@@ -65,7 +66,7 @@ fn dump_file<D: Disk>(disk: &D, path: &Path, out: &mut impl Write) -> io::Result
         }
         Some((_, Kind::Snapshot)) => dump_snapshot(disk, path, &mut text),
         Some((base, Kind::Seal)) => dump_seal(disk, path, base, &mut text),
-        Some((_, Kind::TxnIndex)) => Ok(()),
+        Some((base, Kind::TxnIndex)) => dump_aborted(disk, path, base, &mut text),
         None if name == layout::REPLICAS => dump_replicas(disk, path, &mut text),
         None => read_whole(disk, path, LIMIT).map(|content| text.extend_from_slice(content.trim_ascii_end())),
     };
@@ -75,6 +76,21 @@ fn dump_file<D: Disk>(disk: &D, path: &Path, out: &mut impl Write) -> io::Result
     }
     if let Err(error) = outcome {
         writeln!(out, "UNREADABLE: {error}")?;
+    }
+    Ok(())
+}
+
+fn dump_aborted<D: Disk>(disk: &D, path: &Path, base: Offset, out: &mut impl Write) -> io::Result<()> {
+    let content = read_whole(disk, path, LIMIT)?;
+    let Some(entries) = txn::decode(base, &content) else {
+        return writeln!(out, "NOT entries of a segment that begins at {base}");
+    };
+    for entry in entries {
+        writeln!(
+            out,
+            "producer: {} offsets: {}..{} last stable offset: {}",
+            entry.producer_id, entry.first_offset, entry.last_offset, entry.last_stable_offset
+        )?;
     }
     Ok(())
 }

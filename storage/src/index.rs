@@ -7,6 +7,8 @@ use felix_protocol::ids::Offset;
 
 use crate::disk::{DiskFile, read_up_to};
 
+pub(crate) mod txn;
+
 /// Bytes of an entry of the offset index: relative offset, position (both `i32`).
 pub(crate) const OFFSET_ENTRY: usize = 8;
 /// Bytes of an entry of the time index: timestamp (`i64`), relative offset (`i32`).

@@ -25,6 +25,7 @@ pub use config::{Limits, LogConfig};
 pub use data_dir::DataDir;
 pub use error::{Damaged, FlushError, ReadError, StorageError};
 pub use flush::{FlushJob, FlushMode, Flusher};
+pub use index::txn::AbortedTransaction;
 pub use log::{Appended, Deleted, Found, LoadReport, Log, LogReader, Read, Recovered, Retired, SideFile};
 pub use producers::{ProducerDescription, Producers, Verdict};
 pub use replicas::{Replica, Replicas};

@@ -32,6 +32,7 @@ use crate::tail::Tail;
 /// costs one read instead of three, and a stop nothing.
 const SHORT: u64 = 64 << 10;
 
+mod aborted;
 mod append;
 mod load;
 mod lookup;
@@ -448,6 +449,8 @@ impl<D: Disk> Log<D> {
             }
         }
         self.stage_map();
+        let active = self.active.clone();
+        self.stage_aborted(&active);
         self.stage_last_snapshot(short);
         Ok(self.take_job())
     }

@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 
 use felix_protocol::batch::BatchHeader;
-use felix_protocol::batch::control::Marker;
+use felix_protocol::batch::control::{Marker, TransactionEnd};
 use felix_protocol::ids::Offset;
 use felix_protocol::time::WallTime;
 
@@ -122,6 +122,15 @@ impl Producer {
     }
 }
 
+/// A transaction that a marker ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Ended {
+    pub producer_id: i64,
+    /// Its first record; `None` when it had none here.
+    pub first_offset: Option<Offset>,
+    pub end: TransactionEnd,
+}
+
 /// The producers of one log.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Producers {
@@ -172,16 +181,13 @@ impl Producers {
     }
 
     /// Takes in a batch that is in the log: `header` with its offsets there, `batch` its bytes (looked at
-    /// only for markers).
-    pub(crate) fn record(&mut self, header: &BatchHeader, batch: &[u8], now: WallTime) {
+    /// only for markers). Returns the transaction that it ends.
+    pub(crate) fn record(&mut self, header: &BatchHeader, batch: &[u8], now: WallTime) -> Option<Ended> {
         if !header.has_producer() {
-            return;
+            return None;
         }
         if header.is_control() {
-            if let Some(marker) = Marker::of(header, batch) {
-                self.end_transaction(header, marker, now);
-            }
-            return;
+            return Marker::of(header, batch).map(|marker| self.end_transaction(header, marker, now));
         }
         let known =
             self.by_id.entry(header.producer_id).or_insert_with(|| Producer::new(header.producer_epoch, now));
@@ -202,9 +208,10 @@ impl Producers {
         if header.is_transactional() && known.transaction_start.is_none() {
             known.transaction_start = Some(header.base_offset);
         }
+        None
     }
 
-    fn end_transaction(&mut self, header: &BatchHeader, marker: Marker, now: WallTime) {
+    fn end_transaction(&mut self, header: &BatchHeader, marker: Marker, now: WallTime) -> Ended {
         let known =
             self.by_id.entry(header.producer_id).or_insert_with(|| Producer::new(header.producer_epoch, now));
         if header.producer_epoch > known.epoch {
@@ -214,7 +221,8 @@ impl Producers {
         known.seen = now;
         known.last_timestamp = header.max_timestamp;
         known.coordinator_epoch = marker.coordinator_epoch;
-        known.transaction_start = None;
+        let first_offset = known.transaction_start.take();
+        Ended { producer_id: header.producer_id, first_offset, end: marker.end }
     }
 
     /// All producers, by id.
@@ -269,8 +277,6 @@ impl Producers {
 
 #[cfg(test)]
 mod tests {
-    use felix_protocol::batch::control::TransactionEnd;
-
     use super::*;
 
     fn batch(

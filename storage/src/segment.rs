@@ -18,10 +18,12 @@ use crate::data_dir::DataDir;
 use crate::disk::{Disk, DiskFile, OpenMode, write_all_at};
 use crate::error::{Damaged, Doing, ReadError, StorageError};
 use crate::handles::Slot;
+use crate::index::txn::AbortedTransaction;
 use crate::index::{IndexEntry, OffsetEntry, TimeEntry};
 use crate::layout::{self, Kind};
 use crate::seal::Running;
 
+mod aborted;
 mod lookup;
 pub(crate) mod walk;
 
@@ -48,6 +50,8 @@ pub(crate) struct Segment<D: Disk> {
     offsets: Arc<Slot<D::File>>,
     times: Arc<Slot<D::File>>,
     indexes: Mutex<Indexes>,
+    /// Aborted transactions; `None`: the file knows.
+    aborted: Mutex<Option<Vec<AbortedTransaction>>>,
     /// Held while somebody checks or builds the indexes again.
     repair: Mutex<()>,
     /// Where sequential readers go on: relative offset and position, each in 32 bits.
@@ -126,6 +130,7 @@ impl<D: Disk> Segment<D> {
             offsets: Slot::new(),
             times: Slot::new(),
             indexes: Mutex::new(Indexes::default()),
+            aborted: Mutex::new(None),
             repair: Mutex::new(()),
             hints: Default::default(),
             next_hint: AtomicUsize::new(0),
@@ -152,6 +157,7 @@ impl<D: Disk> Segment<D> {
             // Kafka's tools expect them beside every segment; a full disk is no reason to have none.
             let _ = segment.empty_index(kind);
         }
+        segment.gather_aborted(Vec::new());
         Ok(segment)
     }
 

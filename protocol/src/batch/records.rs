@@ -201,6 +201,14 @@ fn take<'a>(rest: &mut &'a [u8], length: usize) -> Result<&'a [u8], RecordFault>
     Ok(taken)
 }
 
+/// What of a record's body follows its timestamp.
+pub(super) fn without_timestamp(body: &[u8]) -> Result<&[u8], RecordFault> {
+    let mut rest = body;
+    take(&mut rest, 1)?;
+    varlong(&mut rest)?;
+    Ok(rest)
+}
+
 /// A zigzag number of up to 32 bits.
 pub(super) fn varint(rest: &mut &[u8]) -> Result<i32, RecordFault> {
     let number = varlong(rest)?;

@@ -7,6 +7,7 @@ use felix_protocol::batch::{BatchHeader, CRC_FROM, CheckedBatch, PATCH_BYTES, pa
 use felix_protocol::ids::{Generation, Offset};
 use felix_protocol::time::WallTime;
 
+use super::aborted::aborted;
 use super::{Appended, Log};
 use crate::disk::{self, Disk, DiskFile};
 use crate::error::{Doing, StorageError};
@@ -100,7 +101,10 @@ impl<D: Disk> Log<D> {
             self.first_timestamp = Some(header.max_timestamp);
         }
         self.active.index(header, self.position);
-        self.producers.record(header, batch, now);
+        let ended = self.producers.record(header, batch, now);
+        if let Some(entry) = aborted(&self.producers, ended, header.last_offset()) {
+            self.active.add_aborted(entry);
+        }
         if begins {
             self.generations.begin(generation, header.base_offset);
             self.pending.map_changed = true;

@@ -38,6 +38,8 @@ struct Listing {
     seals: BTreeSet<Offset>,
     has_map: bool,
     has_metadata: bool,
+    /// Any segment has aborted transactions.
+    has_aborted: bool,
 }
 
 impl<D: Disk> Log<D> {
@@ -208,6 +210,7 @@ fn list<D: Disk>(home: &Home<D>) -> Result<Listing, StorageError> {
             Some((offset, Kind::Seal)) if !entry.is_dir => {
                 listing.seals.insert(offset);
             }
+            Some((_, Kind::TxnIndex)) => listing.has_aborted = true,
             Some(_) => {}
             None if entry.is_dir => {}
             None => {
@@ -470,6 +473,14 @@ impl<D: Disk> Loader<'_, D> {
         }
         if end < self.promised {
             return Ok(false);
+        }
+        let aborted =
+            if self.listing.has_aborted { active.aborted().map_err(of_reading)? } else { Some(Vec::new()) };
+        match aborted {
+            Some(entries) if entries.last().is_none_or(|last| last.last_offset < end) => {
+                active.gather_aborted(entries);
+            }
+            Some(_) | None => return Ok(false),
         }
         self.log.end = end;
         (self.log.durable, self.log.synced) = (end, end);

@@ -141,7 +141,9 @@ impl<D: Disk> Log<D> {
                 let seal = running.seal(old.base(), self.end, false);
                 self.stage_seal(&seal);
             }
+            self.stage_aborted(&old);
         }
+        self.release_aborted();
         self.running = Some(Running::new());
         segments.push(next);
         self.shared.segments.store(Arc::new(segments));

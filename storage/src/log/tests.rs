@@ -12,6 +12,7 @@ use crate::disk::mem::{Crash, MemDisk};
 use crate::disk::read_whole;
 use crate::flush::{FlushMode, Flusher};
 
+mod aborted;
 mod append;
 mod crash;
 mod files;

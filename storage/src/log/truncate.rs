@@ -106,6 +106,11 @@ impl<D: Disk> Log<D> {
             Dirty::Other(..) => true,
         });
         let path = last.path(Kind::Log);
+        let mut aborted = self.shared.aborted_of(segments, keep - 1).map_err(of_reading)?;
+        aborted.retain(|entry| entry.last_offset < end);
+        last.gather_aborted(aborted);
+        // It is written again when the segment is closed.
+        remove_if_there(&disk, &last.path(Kind::TxnIndex))?;
         let file = last.file().doing("open", &path)?;
         // A seal beside bytes that it does not describe would pass for damage, so its going is durable first.
         // (With later segments, a crash in between finds none: the log ends in front of them.)
@@ -139,11 +144,11 @@ impl<D: Disk> Log<D> {
         layout::write_durably(&disk, &folder, layout::EPOCH_CHECKPOINT, map.as_bytes())?;
         self.pending.map_changed = false;
         self.pending.map_owed = false;
-        // Snapshots at the beginnings of segments that stay are still to be written.
+        // What belongs to segments that stay is still to be written.
         let base = self.active.base();
         self.pending.side.retain(|side| match layout::parse_file_name(&side.name) {
             Some((offset, Kind::Snapshot)) => offset <= end,
-            Some((offset, Kind::Seal)) => offset < base,
+            Some((offset, Kind::Seal | Kind::TxnIndex)) => offset < base,
             Some(_) | None => false,
         });
         self.running = (position == 0).then(Running::new);
@@ -179,13 +184,14 @@ impl<D: Disk> Log<D> {
 /// Removes a segment's files, the batches last.
 fn remove_segment<D: Disk>(disk: &D, segment: &Segment<D>) -> Result<(), StorageError> {
     for kind in [Kind::Seal, Kind::Snapshot, Kind::TxnIndex, Kind::TimeIndex, Kind::Index, Kind::Log] {
-        let path = segment.path(kind);
-        match disk.remove_file(&path) {
-            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-                return Err(StorageError::io("remove", &path, error));
-            }
-            Ok(()) | Err(_) => {}
-        }
+        remove_if_there(disk, &segment.path(kind))?;
     }
     Ok(())
+}
+
+fn remove_if_there<D: Disk>(disk: &D, path: &std::path::Path) -> Result<(), StorageError> {
+    match disk.remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(StorageError::io("remove", path, error)),
+        Ok(()) | Err(_) => Ok(()),
+    }
 }

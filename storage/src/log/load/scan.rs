@@ -7,6 +7,7 @@ use std::sync::atomic::Ordering;
 use felix_protocol::generation_map::GenerationMap;
 use felix_protocol::ids::{Generation, Offset};
 
+use super::super::aborted::aborted;
 use super::super::{SideFile, of_reading};
 use super::{Loader, of_walk};
 use crate::disk::{self, Disk, DiskFile, OpenMode, read_up_to, write_all_at};
@@ -80,6 +81,13 @@ impl<D: Disk> Loader<'_, D> {
             let indexes = segment.complete_indexes();
             self.log.mark_others_dirty(indexes);
             self.log.stage_seal(&running.seal(segment.base(), *next, false));
+            self.log.stage_aborted(segment);
+        }
+        for segment in &segments[first..=last] {
+            if segment.base() == segments[last].base() || segment.gathered_aborted().is_empty() {
+                // Of an earlier life; one that cannot go now is no longer looked at in this one.
+                let _ = self.log.disk().remove_file(&segment.path(Kind::TxnIndex));
+            }
         }
         self.log.running = checksums.get(last - first).map(|(running, _)| *running);
         self.log.touched = true;
@@ -169,6 +177,7 @@ impl<D: Disk> Loader<'_, D> {
         let path = segment.path(Kind::Log);
         let file = segment.file().doing("open", &path)?;
         segment.start_empty_indexes();
+        segment.gather_aborted(Vec::new());
         let size = segment.size();
         let mut walk = Walk::new(&*file, 0, size, segment.base());
         let mut running = Running::new();
@@ -187,7 +196,10 @@ impl<D: Disk> Loader<'_, D> {
                         self.log.generations.begin(generation, header.base_offset);
                     }
                     let bytes = walk.batch(&step).map_err(|broken| of_walk(segment, broken))?;
-                    self.log.producers.record(&header, bytes, self.now);
+                    let ended = self.log.producers.record(&header, bytes, self.now);
+                    if let Some(entry) = aborted(&self.log.producers, ended, header.last_offset()) {
+                        segment.add_aborted(entry);
+                    }
                     running.add(&header, bytes, if step.position == 0 { segment.base() } else { *expected });
                     segment.index(&header, step.position);
                     *expected = header.next_offset();

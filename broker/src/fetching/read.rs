@@ -150,11 +150,14 @@ impl Reading {
                 return Err(code.into());
             }
         }
-        let log_end = handle.log_end();
-        if wanted.offset < answer.log_start || wanted.offset > log_end {
+        if wanted.offset < answer.log_start {
             return Err(ErrorCode::OffsetOutOfRange.into());
         }
+        // Asked before the end is: a reader that is ahead because its history is another one can go on from where the two part.
         diverges(&handle, wanted)?;
+        if wanted.offset > handle.log_end() {
+            return Err(ErrorCode::OffsetOutOfRange.into());
+        }
         if wanted.offset < visible_end {
             self.read(&handle, wanted, visible_end, may_block, answer, look)?;
         }

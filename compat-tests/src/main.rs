@@ -4,6 +4,8 @@
 //! and reports a line a case. README.md says how to run it and how to add a client.
 
 mod cache;
+mod guard;
+mod lossy;
 mod manifest;
 mod page;
 mod ports;
@@ -22,6 +24,7 @@ use anyhow::{Context, Result, bail};
 use clap::Parser;
 
 use cache::Cache;
+use guard::Guard;
 use manifest::{Client, Manifests};
 use program::Program;
 use results::{CaseResult, PartResult, Status};
@@ -54,6 +57,12 @@ struct Args {
     /// Installs and builds what the parts need, and runs nothing.
     #[arg(long)]
     prepare: bool,
+    /// Where logs and results go, if not to target/compat-run.
+    #[arg(long)]
+    output: Option<PathBuf>,
+    /// Clears up after a harness whose folder this is, when its input ends.
+    #[arg(long, hide = true)]
+    guard: Option<PathBuf>,
 }
 
 /// Folders of the clone.
@@ -64,9 +73,9 @@ struct Places {
 }
 
 impl Places {
-    fn new() -> Self {
+    fn new(output: Option<PathBuf>) -> Self {
         let package = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
-        let output = package.join("../target/compat-run");
+        let output = output.unwrap_or_else(|| package.join("../target/compat-run"));
         Self { clients: package.join("clients"), package, output }
     }
 }
@@ -75,8 +84,11 @@ impl Places {
 const RAW: &str = "raw";
 
 fn main() -> ExitCode {
-    let done = run(&Args::parse());
-    process::kill_all();
+    let args = Args::parse();
+    let done = match &args.guard {
+        Some(folder) => guard::watch(folder).map(|()| ExitCode::SUCCESS),
+        None => run_guarded(&args),
+    };
     match done {
         Ok(code) => code,
         Err(error) => {
@@ -89,9 +101,17 @@ fn main() -> ExitCode {
     }
 }
 
+fn run_guarded(args: &Args) -> Result<ExitCode> {
+    let guard = Guard::start()?;
+    let done = run(args);
+    process::kill_all();
+    guard.end();
+    done
+}
+
 #[expect(clippy::print_stdout, reason = "the harness reports on stdout")]
 fn run(args: &Args) -> Result<ExitCode> {
-    let places = Places::new();
+    let places = Places::new(args.output.clone());
     let manifests = Manifests::read(&places.clients)?;
     let results = places.output.join("results");
     if args.list {
@@ -236,7 +256,11 @@ impl Stage<'_> {
         }
         let settings: Vec<(String, String)> =
             client.broker.iter().map(|(name, value)| (name.clone(), value.clone())).collect();
-        let mut broker = Broker::start(self.origin, &client.name, &settings)?;
+        let mut broker = if client.lossy {
+            Broker::start_lossy(self.origin, &client.name, &settings)?
+        } else {
+            Broker::start(self.origin, &client.name, &settings)?
+        };
         let (source, full) = (&client.source, self.args.full);
         let data = broker.data_dir().to_path_buf();
         let against = self.args.against.folder();

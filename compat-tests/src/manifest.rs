@@ -60,6 +60,9 @@ pub struct Client {
     /// Broker settings that the cases need.
     #[serde(default)]
     pub broker: BTreeMap<String, String>,
+    /// Whether a case asks for the way on which answers get lost.
+    #[serde(default)]
+    pub lossy: bool,
     /// The folder of the manifest.
     #[serde(skip)]
     pub source: PathBuf,

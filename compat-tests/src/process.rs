@@ -4,13 +4,15 @@ use std::collections::BTreeSet;
 use std::fs::File;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Child, ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use rustix::process::{Pid, Signal, kill_process, kill_process_group};
+
+use crate::guard;
 
 /// Children that have not ended, so that none outlives the harness, not even one whose owner hangs.
 static LIVING: Mutex<BTreeSet<i32>> = Mutex::new(BTreeSet::new());
@@ -27,6 +29,14 @@ pub fn kill_all() {
     }
 }
 
+/// The ends of a child's pipes that are ours.
+pub struct Pipes {
+    /// What it reads.
+    pub stdin: Option<ChildStdin>,
+    /// What it writes.
+    pub stdout: Option<ChildStdout>,
+}
+
 /// A running (or ended) child, leader of its own process group.
 pub struct Process {
     pid: Pid,
@@ -40,12 +50,19 @@ impl Process {
         let out =
             File::options().create(true).append(true).open(log).with_context(|| log.display().to_string())?;
         command.stdin(Stdio::null()).stdout(out.try_clone()?).stderr(out);
-        let child = command.process_group(0).spawn().with_context(|| format!("starting {command:?}"))?;
-        Self::adopt(child)
+        Ok(Self::spawn(command)?.0)
     }
 
-    /// Takes over a child that was started as leader of its own process group.
-    pub fn adopt(mut child: Child) -> Result<Self> {
+    /// Starts `command` with its streams as they are set, as leader of a process group of its own and under the guard's eye;
+    /// its pipes are for the caller.
+    pub fn spawn(command: &mut Command) -> Result<(Self, Pipes)> {
+        guard::mark(command);
+        let mut child = command.process_group(0).spawn().with_context(|| format!("starting {command:?}"))?;
+        let pipes = Pipes { stdin: child.stdin.take(), stdout: child.stdout.take() };
+        Ok((Self::adopt(child)?, pipes))
+    }
+
+    fn adopt(mut child: Child) -> Result<Self> {
         let pid = Pid::from_raw(i32::try_from(child.id())?).context("a child without a pid")?;
         let (sender, ended) = channel();
         let number = pid.as_raw_nonzero().get();

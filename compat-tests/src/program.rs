@@ -1,7 +1,6 @@
 //! Running a client program: the protocol of README.md, bounds on every case, and broker restarts on request.
 
 use std::io::{BufRead, BufReader, Write};
-use std::os::unix::process::CommandExt;
 use std::process::{ChildStdin, Command, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
@@ -46,13 +45,18 @@ enum Ask {
     Kill,
     Stop,
     Start,
+    Lossy,
 }
 
-#[derive(Serialize)]
+#[derive(Serialize, Default)]
 struct Answer {
     ok: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     error: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    address: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    lost: Option<u64>,
 }
 
 /// What a run of a program is made of.
@@ -102,11 +106,10 @@ impl Program<'_> {
         let mut command = (self.command)();
         command.arg("--bootstrap").arg(broker.address().to_string());
         command.arg("--prefix").arg(format!("{}{life}-", self.prefix)).args(&*left);
-        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(log.try_clone()?).process_group(0);
-        let mut child = command.spawn().with_context(|| format!("starting {command:?}"))?;
-        let mut stdin = child.stdin.take().context("no stdin")?;
-        let lines = lines_of(child.stdout.take().context("no stdout")?, log);
-        let mut process = Process::adopt(child)?;
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(log.try_clone()?);
+        let (mut process, pipes) = Process::spawn(&mut command)?;
+        let mut stdin = pipes.stdin.context("no stdin")?;
+        let lines = lines_of(pipes.stdout.context("no stdout")?, log);
 
         let mut current: Option<String> = None;
         let mut since = Instant::now();
@@ -193,18 +196,25 @@ fn lines_of(stdout: std::process::ChildStdout, mut log: std::fs::File) -> Receiv
     lines
 }
 
-fn obey(ask: Ask, broker: &mut Broker) -> Result<()> {
+fn obey(ask: Ask, broker: &mut Broker) -> Result<Answer> {
+    let mut answer = Answer { ok: true, ..Answer::default() };
     match ask {
-        Ask::Restart => broker.restart(),
-        Ask::Kill => broker.kill_and_restart(),
-        Ask::Stop => broker.stop(),
-        Ask::Start => broker.start_again(),
+        Ask::Restart => broker.restart()?,
+        Ask::Kill => broker.kill_and_restart()?,
+        Ask::Stop => broker.stop()?,
+        Ask::Start => broker.start_again()?,
+        Ask::Lossy => {
+            let lossy = broker.lossy()?;
+            answer.address = Some(lossy.address().to_string());
+            answer.lost = Some(lossy.lost());
+        }
     }
+    Ok(answer)
 }
 
-fn answer(stdin: &mut ChildStdin, done: Result<()>) -> Result<()> {
-    let error = done.err().map(|error| format!("{error:#}"));
-    let answer = Answer { ok: error.is_none(), error };
+fn answer(stdin: &mut ChildStdin, done: Result<Answer>) -> Result<()> {
+    let failed = |error| Answer { error: Some(format!("{error:#}")), ..Answer::default() };
+    let answer = done.unwrap_or_else(failed);
     writeln!(stdin, "{}", serde_json::to_string(&answer)?)?;
     Ok(stdin.flush()?)
 }

@@ -14,9 +14,10 @@ use clap::ValueEnum;
 use tempfile::TempDir;
 
 use crate::cache::Cache;
+use crate::lossy::Lossy;
 use crate::process::{Process, tail};
 use crate::raw::conn::Connection;
-use crate::{ports, wait};
+use crate::{guard, ports, wait};
 
 /// How long a broker may take to stop when asked to.
 const STOP_BOUND: Duration = Duration::from_secs(30);
@@ -85,6 +86,14 @@ pub struct Broker {
     data: DataDir,
     log: PathBuf,
     process: Option<Process>,
+    second: Option<Second>,
+}
+
+/// A second listener, and the port that clients who come by it are told: that of the way on which answers get lost.
+struct Second {
+    port: u16,
+    told: u16,
+    lossy: Option<Lossy>,
 }
 
 /// A directory of our own that goes with the broker, or one that somebody else keeps.
@@ -96,8 +105,15 @@ enum DataDir {
 impl Broker {
     /// Starts a broker on a fresh directory with these settings (Kafka's names) and waits until it answers.
     pub fn start(origin: &Origin, label: &str, settings: &[(String, String)]) -> Result<Self> {
-        let own = tempfile::Builder::new().prefix("felix-compat-").tempdir()?;
-        Self::start_in(origin, label, settings, DataDir::Own(own), &[])
+        let own = guard::temporary("data-")?;
+        Self::start_in(origin, label, settings, DataDir::Own(own), &[], None)
+    }
+
+    /// The same with a second listener, whose clients go by a way on which answers get lost.
+    pub fn start_lossy(origin: &Origin, label: &str, settings: &[(String, String)]) -> Result<Self> {
+        let own = guard::temporary("data-")?;
+        let second = Second { port: ports::free()?, told: ports::free()?, lossy: None };
+        Self::start_in(origin, label, settings, DataDir::Own(own), &[], Some(second))
     }
 
     /// The same on a directory that the caller keeps, with variables of the environment.
@@ -108,7 +124,7 @@ impl Broker {
         data: &Path,
         environment: &[(String, String)],
     ) -> Result<Self> {
-        Self::start_in(origin, label, settings, DataDir::Given(data.to_path_buf()), environment)
+        Self::start_in(origin, label, settings, DataDir::Given(data.to_path_buf()), environment, None)
     }
 
     fn start_in(
@@ -117,6 +133,7 @@ impl Broker {
         settings: &[(String, String)],
         data: DataDir,
         environment: &[(String, String)],
+        second: Option<Second>,
     ) -> Result<Self> {
         let log = origin.logs.join(format!("broker-{label}.log"));
         // A log of the run before would only confuse.
@@ -132,6 +149,7 @@ impl Broker {
             data,
             log,
             process: None,
+            second,
         };
         if origin.kind == Kind::Kafka {
             kafka::format(&broker)?;
@@ -249,6 +267,22 @@ impl Broker {
     pub fn kill_and_restart(&mut self) -> Result<()> {
         self.kill();
         self.start_again()
+    }
+
+    /// The way on which every seventh answer to a Produce gets lost, opened when it is asked for first.
+    pub fn lossy(&mut self) -> Result<&Lossy> {
+        let second = self.second.as_mut().context("the client's manifest does not say `lossy = true`")?;
+        if second.lossy.is_none() {
+            let target = SocketAddrV4::new(Ipv4Addr::LOCALHOST, second.port);
+            second.lossy = Some(Lossy::open(second.told, target)?);
+        }
+        second.lossy.as_ref().context("no way")
+    }
+
+    /// The second listener: where it listens, and the address that its clients are told.
+    pub fn second_listener(&self) -> Option<(SocketAddrV4, SocketAddrV4)> {
+        let at = |port| SocketAddrV4::new(Ipv4Addr::LOCALHOST, port);
+        self.second.as_ref().map(|second| (at(second.port), at(second.told)))
     }
 
     fn setting_or(&self, name: &str, default: &str) -> String {

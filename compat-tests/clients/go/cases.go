@@ -36,6 +36,7 @@ func runCase(name string, client Client, topic string) (err error) {
 		"commit-resume":     commitResume,
 		"topic-admin":       topicAdmin,
 		"auto-create":       autoCreate,
+		"lost-acks":         lostAcks,
 	}
 	run, known := cases[name]
 	if !known {

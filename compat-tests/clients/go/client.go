@@ -57,6 +57,14 @@ type Client interface {
 	Join(group, topic string, read func(Record)) (Member, error)
 }
 
+// Streamer is a client with an idempotent producer that sends without waiting.
+type Streamer interface {
+	// Stream sends records one by one to partition 0, in small batches, as many in flight as the client may have. acked is told the
+	// offset of every record that the broker took, in the order that the client tells it; sent is called after each record is handed over.
+	// Returns when all are settled, with the first failure.
+	Stream(bootstrap, topic string, records []Record, sent func(n int) error, acked func(offset int64)) error
+}
+
 // Member of a group, running until it leaves.
 type Member interface {
 	Assigned() []int32

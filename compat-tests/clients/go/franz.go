@@ -107,6 +107,39 @@ func (f *franz) Produce(topic string, records []Record, partition int32, how How
 	return offsets, nil
 }
 
+func (f *franz) Stream(bootstrap, topic string, records []Record, sent func(int) error, acked func(int64)) error {
+	client, err := kgo.NewClient(kgo.SeedBrokers(bootstrap), kgo.RecordPartitioner(kgo.ManualPartitioner()),
+		kgo.ProducerBatchMaxBytes(700), kgo.ProducerLinger(0), kgo.MaxBufferedRecords(1_000),
+		kgo.RetryBackoffFn(func(int) time.Duration { return 10 * time.Millisecond }))
+	if err != nil {
+		return err
+	}
+	defer client.Close()
+	ctx, done := context.WithTimeout(context.Background(), 120*time.Second)
+	defer done()
+	var lock sync.Mutex
+	var failure error
+	for n, record := range records {
+		// Waits while too many are buffered.
+		client.Produce(ctx, &kgo.Record{Topic: topic, Key: record.Key, Value: record.Value}, func(taken *kgo.Record, err error) {
+			if err == nil {
+				acked(taken.Offset)
+				return
+			}
+			lock.Lock()
+			defer lock.Unlock()
+			failure = errors.Join(failure, err)
+		})
+		if err := sent(n); err != nil {
+			return err
+		}
+	}
+	err = client.Flush(ctx)
+	lock.Lock()
+	defer lock.Unlock()
+	return errors.Join(failure, err)
+}
+
 func fromFranz(record *kgo.Record) Record {
 	out := Record{Key: record.Key, Value: record.Value, Timestamp: record.Timestamp, Partition: record.Partition, Offset: record.Offset}
 	for _, header := range record.Headers {

@@ -19,23 +19,32 @@ func say(line map[string]any) {
 	fmt.Println(string(text))
 }
 
+// answer of the harness.
+type answer struct {
+	Ok      bool
+	Error   string
+	Address string // of the way on which acknowledgements get lost
+	Lost    int    // how many were
+}
+
 // ask has the harness do something to the broker, and returns when it is done.
 func ask(what string) error {
+	_, err := inquire(what)
+	return err
+}
+
+func inquire(what string) (told answer, err error) {
 	say(map[string]any{"ask": what})
 	if !stdin.Scan() {
-		return fmt.Errorf("the harness is gone")
+		return told, fmt.Errorf("the harness is gone")
 	}
-	var answer struct {
-		Ok    bool
-		Error string
+	if err := json.Unmarshal(stdin.Bytes(), &told); err != nil {
+		return told, err
 	}
-	if err := json.Unmarshal(stdin.Bytes(), &answer); err != nil {
-		return err
+	if !told.Ok {
+		return told, fmt.Errorf("the harness could not %s the broker: %s", what, told.Error)
 	}
-	if !answer.Ok {
-		return fmt.Errorf("the harness could not %s the broker: %s", what, answer.Error)
-	}
-	return nil
+	return told, nil
 }
 
 func main() {

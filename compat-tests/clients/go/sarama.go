@@ -135,6 +135,52 @@ func fromSarama(message *sarama.ConsumerMessage) Record {
 	return out
 }
 
+func (s *saramaClient) Stream(bootstrap, topic string, records []Record, sent func(int) error, acked func(int64)) error {
+	config := s.config()
+	config.Producer.Idempotent = true
+	config.Producer.RequiredAcks = sarama.WaitForAll
+	// All that sarama allows an idempotent producer.
+	config.Net.MaxOpenRequests = 1
+	config.Producer.Return.Successes = true
+	config.Producer.Partitioner = sarama.NewManualPartitioner
+	config.Producer.Flush.MaxMessages = 20
+	config.Producer.Retry.Max = 1_000
+	config.Producer.Retry.Backoff = 10 * time.Millisecond
+	config.Metadata.Retry.Max = 1_000
+	config.Metadata.Retry.Backoff = 10 * time.Millisecond
+	producer, err := sarama.NewAsyncProducer([]string{bootstrap}, config)
+	if err != nil {
+		return err
+	}
+	defer producer.AsyncClose()
+	settled := make(chan error, 1)
+	go func() {
+		var failure error
+		for range records {
+			select {
+			case taken := <-producer.Successes():
+				acked(taken.Offset)
+			case failed := <-producer.Errors():
+				failure = errors.Join(failure, failed)
+			}
+		}
+		settled <- failure
+	}()
+	for n, record := range records {
+		producer.Input() <- &sarama.ProducerMessage{Topic: topic, Key: sarama.ByteEncoder(record.Key), Value: sarama.ByteEncoder(record.Value)}
+		if err := sent(n); err != nil {
+			return err
+		}
+	}
+	// A producer that is closed gives up what it would have to send again, so it is closed when all is settled.
+	select {
+	case failure := <-settled:
+		return failure
+	case <-time.After(60 * time.Second):
+		return errors.New("the producer does not settle its records")
+	}
+}
+
 func (s *saramaClient) Read(topic string, partition int32, start int64, count int, placed func() error) ([]Record, error) {
 	consumer, err := sarama.NewConsumer(s.bootstrap, s.config())
 	if err != nil {

@@ -39,6 +39,7 @@ pub mod code {
     pub const GROUP_ID_NOT_FOUND: i16 = 69;
     pub const FETCH_SESSION_ID_NOT_FOUND: i16 = 70;
     pub const INVALID_FETCH_SESSION_EPOCH: i16 = 71;
+    pub const UNSUPPORTED_COMPRESSION_TYPE: i16 = 76;
     pub const FENCED_LEADER_EPOCH: i16 = 74;
     pub const UNKNOWN_LEADER_EPOCH: i16 = 75;
     pub const MEMBER_ID_REQUIRED: i16 = 79;
@@ -46,4 +47,5 @@ pub mod code {
     pub const GROUP_SUBSCRIBED_TO_TOPIC: i16 = 86;
     pub const INVALID_RECORD: i16 = 87;
     pub const UNKNOWN_TOPIC_ID: i16 = 100;
+    pub const FETCH_SESSION_TOPIC_ID_ERROR: i16 = 106;
 }

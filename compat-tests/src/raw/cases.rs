@@ -11,6 +11,7 @@ mod limits;
 mod metadata;
 mod offsets;
 mod produce;
+mod rebalances;
 mod sessions;
 mod time;
 
@@ -27,6 +28,7 @@ pub fn all() -> Vec<Case> {
         time::CASES,
         epochs::CASES,
         groups::CASES,
+        rebalances::CASES,
         offsets::CASES,
         metadata::CASES,
         admin::CASES,

@@ -37,7 +37,7 @@ pub struct Stage {
 impl Stage {
     /// A stage on a running broker.
     pub fn new(broker: Broker, origin: Origin, full: bool) -> Result<Self> {
-        let scratch = tempfile::Builder::new().prefix("felix-compat-").tempdir()?;
+        let scratch = crate::guard::temporary("stage-")?;
         Ok(Self { broker, origin, full, prefix: String::new(), scratch })
     }
 

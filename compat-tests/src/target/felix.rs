@@ -31,7 +31,17 @@ pub(super) fn command(broker: &Broker) -> Command {
     command.arg("serve");
     command.arg("--node-id").arg("1");
     command.arg("--data-dir").arg(broker.data_dir());
-    command.arg("--listeners").arg(format!("PLAINTEXT://{}", broker.address()));
+    match broker.second_listener() {
+        Some((second, told)) => {
+            let first = broker.address();
+            command.arg("--listeners").arg(format!("PLAINTEXT://{first},SECOND://{second}"));
+            command.arg("--advertised-listeners").arg(format!("PLAINTEXT://{first},SECOND://{told}"));
+            command.arg("--set").arg("listener.security.protocol.map=PLAINTEXT:PLAINTEXT,SECOND:PLAINTEXT");
+        }
+        None => {
+            command.arg("--listeners").arg(format!("PLAINTEXT://{}", broker.address()));
+        }
+    }
     command.arg("--metrics-bind").arg(format!("127.0.0.1:{}", broker.second_port));
     // Groups of tests would only wait for members that do not come.
     let delay = broker.setting_or("group.initial.rebalance.delay.ms", "0");

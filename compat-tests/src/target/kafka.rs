@@ -39,12 +39,16 @@ pub(super) fn log_dir(broker: &Broker) -> PathBuf {
 fn properties(broker: &Broker) -> String {
     let (host, port) = (broker.address().ip().to_string(), broker.port);
     let controller = broker.second_port;
+    let (second, told) = match broker.second_listener() {
+        Some((second, told)) => (format!(",SECOND://{second}"), format!(",SECOND://{told}")),
+        None => (String::new(), String::new()),
+    };
     let mut lines = vec![
         "process.roles=broker,controller".to_owned(),
         "node.id=1".to_owned(),
-        format!("listeners=PLAINTEXT://{host}:{port},CONTROLLER://{host}:{controller}"),
-        format!("advertised.listeners=PLAINTEXT://{host}:{port},CONTROLLER://{host}:{controller}"),
-        "listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT".to_owned(),
+        format!("listeners=PLAINTEXT://{host}:{port},CONTROLLER://{host}:{controller}{second}"),
+        format!("advertised.listeners=PLAINTEXT://{host}:{port},CONTROLLER://{host}:{controller}{told}"),
+        "listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,SECOND:PLAINTEXT".to_owned(),
         "controller.listener.names=CONTROLLER".to_owned(),
         format!("controller.quorum.bootstrap.servers={host}:{controller}"),
         format!("log.dirs={}", log_dir(broker).display()),

@@ -7,8 +7,12 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result, bail, ensure};
 
+use rdkafka::Message;
+use rdkafka::consumer::{BaseConsumer, Consumer};
+
 use crate::client::{Client, From, PATIENCE, PLAIN, Record, Settings};
 use crate::group::{Journal, Member, lock};
+use crate::lost;
 
 pub fn run(name: &str, client: &Client, topic: &str) -> Result<()> {
     if let Some(codec) = name.strip_prefix("codec-") {
@@ -37,11 +41,13 @@ pub fn run(name: &str, client: &Client, topic: &str) -> Result<()> {
         "commit-resume" => commit_resume(client, topic),
         "topic-admin" => topic_admin(client, topic),
         "auto-create" => auto_create(client, topic),
+        "lost-acks" => lost::acks(client, topic),
+        "static-twice" => static_twice(client, topic),
         _ => bail!("no such case"),
     }
 }
 
-fn same<T: PartialEq + Debug>(found: T, wanted: T) -> Result<()> {
+pub fn same<T: PartialEq + Debug>(found: T, wanted: T) -> Result<()> {
     if found != wanted {
         let text = |value: T| format!("{value:?}").chars().take(300).collect::<String>();
         bail!("found {}, wanted {}", text(found), text(wanted));
@@ -49,7 +55,7 @@ fn same<T: PartialEq + Debug>(found: T, wanted: T) -> Result<()> {
     Ok(())
 }
 
-fn until(what: &str, bound: Duration, mut condition: impl FnMut() -> Result<bool>) -> Result<()> {
+pub fn until(what: &str, bound: Duration, mut condition: impl FnMut() -> Result<bool>) -> Result<()> {
     let begun = Instant::now();
     while !condition()? {
         ensure!(begun.elapsed() < bound, "waited {bound:?} for {what}");
@@ -255,6 +261,54 @@ fn topic_admin(client: &Client, topic: &str) -> Result<()> {
     ensure!(!client.create(topic, 3)?, "the topic was created twice");
     client.delete(topic)?;
     until("the topic to be gone", PATIENCE, || Ok(client.partitions(topic)?.is_none()))
+}
+
+/// Two members with one group.instance.id: the one that came first is fenced for good, the other reads all.
+fn static_twice(client: &Client, topic: &str) -> Result<()> {
+    const LONG: Duration = Duration::from_secs(20);
+    let sent = with_ten(client, topic)?;
+    let group = format!("{topic}-group");
+    let settings = [
+        ("group.id", group.as_str()),
+        ("group.instance.id", "the-one"),
+        ("auto.offset.reset", "earliest"),
+        ("enable.auto.commit", "false"),
+        ("session.timeout.ms", "10000"),
+        ("heartbeat.interval.ms", "500"),
+    ];
+    let join = || -> Result<BaseConsumer> {
+        let consumer: BaseConsumer = client.config(&settings).create()?;
+        consumer.subscribe(&[topic])?;
+        Ok(consumer)
+    };
+    let poll = |consumer: &BaseConsumer, values: &mut Vec<Option<Vec<u8>>>| {
+        if let Some(Ok(message)) = consumer.poll(Duration::from_millis(20)) {
+            values.push(message.payload().map(<[u8]>::to_vec));
+        }
+        consumer.client().fatal_error().is_some()
+    };
+    let (first, mut by_first) = (join()?, Vec::new());
+    until("the first to read", LONG, || {
+        ensure!(!poll(&first, &mut by_first), "a member alone is fenced");
+        Ok(by_first.len() == sent.len())
+    })?;
+    let (second, mut by_second) = (join()?, Vec::new());
+    until("the first to be fenced and the second to read", LONG, || {
+        let fenced = poll(&first, &mut by_first);
+        ensure!(!poll(&second, &mut by_second), "the one that came last is fenced");
+        Ok(fenced && by_second.len() == sent.len())
+    })?;
+    same(by_second, values(&sent))?;
+    // What is sent now is read by the second alone.
+    let later = numbered(5, "later");
+    client.produce(topic, &later, Some(0), PLAIN)?;
+    let (mut still_first, mut now) = (Vec::new(), Vec::new());
+    until("the second to read on", LONG, || {
+        poll(&first, &mut still_first);
+        poll(&second, &mut now);
+        Ok(now.len() == later.len())
+    })?;
+    same(still_first.len(), 0)
 }
 
 fn auto_create(client: &Client, topic: &str) -> Result<()> {

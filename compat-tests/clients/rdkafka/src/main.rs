@@ -3,6 +3,7 @@
 mod cases;
 mod client;
 mod group;
+mod lost;
 
 use std::io::BufRead;
 use std::time::Instant;
@@ -10,14 +11,14 @@ use std::time::Instant;
 use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
 
-/// Has the harness do something to the broker, and returns when it is done.
-pub fn ask(what: &str) -> Result<()> {
+/// Has the harness do something to the broker, and returns its answer when it is done.
+pub fn ask(what: &str) -> Result<Value> {
     println!("{}", json!({ "ask": what }));
     let mut line = String::new();
     std::io::stdin().lock().read_line(&mut line)?;
     let answer: Value = serde_json::from_str(&line).context("the harness is gone")?;
     ensure!(answer["ok"] == true, "the harness could not {what} the broker: {}", answer["error"]);
-    Ok(())
+    Ok(answer)
 }
 
 fn main() -> Result<()> {

@@ -39,7 +39,7 @@ struct SmallDisk(PathBuf);
 
 impl SmallDisk {
     fn mount(mebibytes: u32, log: &Path) -> Result<Self> {
-        let folder = tempfile::Builder::new().prefix("felix-compat-disk-").tempdir()?.keep();
+        let folder = crate::guard::temporary("disk-")?.keep();
         let size = format!("size={mebibytes}m");
         let mut mount = Command::new("mount");
         mount.args(["-t", "tmpfs", "-o", &size, "felix-compat"]).arg(&folder);

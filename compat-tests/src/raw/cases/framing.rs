@@ -71,7 +71,7 @@ pub const CASES: &[Case] = &[
     },
     Case {
         name: "recorded-requests-replayed",
-        proves: "every recorded request, its ids long stale, is answered or closes its connection, and the broker goes on (B005, B025)",
+        proves: "every recorded request, its ids long stale, is answered or closes its connection, and Metadata works on a new one after each API (B005, B025)",
         run: replay,
     },
 ];
@@ -412,6 +412,7 @@ fn replay(stage: &mut Stage) -> Result<()> {
             }
             replayed += 1;
         }
+        holds(&format!("Metadata after {}", folder.display()), stage.connect()?.sees_a_broker()?)?;
     }
     holds(&format!("only {replayed} requests"), replayed > 100)?;
     holds("the broker goes on", stage.connect()?.sees_a_broker()?)

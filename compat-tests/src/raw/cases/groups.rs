@@ -36,7 +36,7 @@ pub const CASES: &[Case] = &[
     },
     Case {
         name: "groups-rejoin-unchanged",
-        proves: "a follower that joins again unchanged gets the same generation; a changed one starts a rebalance (surface 77)",
+        proves: "a follower that joins again unchanged gets the same generation; a changed one, and the leader in any case, start a rebalance (surface 77)",
         run: rejoin,
     },
     Case {
@@ -46,7 +46,7 @@ pub const CASES: &[Case] = &[
     },
     Case {
         name: "groups-session-expires",
-        proves: "a silent member is removed after its session timeout, a member that waits in a join is not (surface 75)",
+        proves: "a silent member is removed after its session timeout, an id that was given and not used is no longer good then, a member that waits in a join is not removed (surface 70, 75)",
         run: expiry,
     },
     Case {
@@ -253,6 +253,19 @@ fn rejoin(stage: &mut Stage) -> Result<()> {
     let again = third.join(&Join::consumer(&group).member(&follower.member))?;
     equal("generation of an unchanged follower", (again.error, again.generation), (0, follower.generation))?;
     equal("nobody is disturbed", third.heartbeat(&group, leader.generation, &leader.member, None)?, 0)?;
+    // The leader is how a group rebalances when its topics have changed: its join starts a rebalance even with nothing changed in it.
+    let pending = start_join(&mut to, &Join::consumer(&group).member(&leader.member))?;
+    wait_rebalance(&mut third, &group, leader.generation, &follower.member)?;
+    let follower = third.join(&Join::consumer(&group).member(&follower.member))?;
+    let leader = end_join(&mut to, pending)?;
+    equal(
+        "both are in the next one",
+        (leader.error, follower.error, follower.generation),
+        (0, 0, leader.generation),
+    )?;
+    equal("the leader stays", leader.leader.as_str(), leader.member.as_str())?;
+    let shares: [(&str, &[u8]); 2] = [(&leader.member, b"x"), (&follower.member, b"y")];
+    equal("sync", to.sync(&group, leader.generation, &leader.member, None, &shares)?.0, 0)?;
     let protocols = vec![("range".to_owned(), vec![7, 7, 7])];
     let changed = Join { protocols, ..Join::consumer(&group).member(&follower.member) };
     let pending = start_join(&mut third, &changed)?;
@@ -289,6 +302,7 @@ fn expiry(stage: &mut Stage) -> Result<()> {
     let (mut to, mut other) = (stage.connect()?, stage.connect()?);
     to.coordinator(&group)?;
     let short = Join { session: 6_000, rebalance: 20_000, ..Join::consumer(&group) };
+    let unused = to.join(&short)?.member;
     let joined = to.join_new(&short)?;
     to.sync(&group, joined.generation, &joined.member, None, &[(&joined.member, b"x")])?;
     let id = other.join(&short)?.member;
@@ -304,7 +318,9 @@ fn expiry(stage: &mut Stage) -> Result<()> {
         "the silent one",
         to.heartbeat(&group, joined.generation, &joined.member, None)?,
         code::UNKNOWN_MEMBER_ID,
-    )
+    )?;
+    // It was given before the silent one joined, and its session is as long.
+    equal("an id that nobody joined with", to.join(&short.member(&unused))?.error, code::UNKNOWN_MEMBER_ID)
 }
 
 fn static_members(stage: &mut Stage) -> Result<()> {

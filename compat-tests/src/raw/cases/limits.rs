@@ -37,11 +37,6 @@ pub const CASES: &[Case] = &[
         run: announced,
     },
     Case {
-        name: "limits-before-login",
-        proves: "frames before login are small, handshakes have a deadline (B073)",
-        run: |_| skip("there is no SASL or TLS listener yet"),
-    },
-    Case {
         name: "limits-idle-connections-closed",
         proves: "connections.max.idle.ms closes a silent connection in order, and not one whose fetch waits (B077)",
         run: idle,

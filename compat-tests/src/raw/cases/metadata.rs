@@ -26,9 +26,19 @@ pub const CASES: &[Case] = &[
         run: endpoint,
     },
     Case {
+        name: "metadata-second-listener",
+        proves: "clients of a second listener are told its advertised address, those of the first the first's (surface 22)",
+        run: second_listener,
+    },
+    Case {
         name: "metadata-by-id",
         proves: "a topic is found by its id from version 12 on; an unknown id is UNKNOWN_TOPIC_ID with a null name (surface 17, 18)",
         run: by_id,
+    },
+    Case {
+        name: "metadata-ids-before-version-12",
+        proves: "Metadata 10 and 11 with an id or without a name are refused with INVALID_REQUEST (surface 17)",
+        run: early_ids,
     },
     Case {
         name: "metadata-auto-create",
@@ -52,7 +62,7 @@ pub const CASES: &[Case] = &[
     },
     Case {
         name: "describe-topic-partitions-paging",
-        proves: "DescribeTopicPartitions sorts by name, pages by the limit, and tells where to go on (surface 25)",
+        proves: "DescribeTopicPartitions sorts by name, pages by the limit (one partition at least), tells where to go on, refuses a cursor outside the list, and makes no topic (surface 25)",
         run: paging,
     },
 ];
@@ -121,6 +131,59 @@ fn endpoint(stage: &mut Stage) -> Result<()> {
     let before = ask(stage)?;
     stage.broker.restart()?;
     equal("the cluster id after a restart", ask(stage)?, before)
+}
+
+fn second_listener(stage: &mut Stage) -> Result<()> {
+    let broker = crate::target::Broker::start_lossy(&stage.origin, "raw-second", &[])?;
+    let (second, told) = broker.second_listener().context("no second listener")?;
+    for (at, expected) in [(broker.address(), broker.address()), (second, told)] {
+        let mut to = Connection::open(at, Duration::from_secs(10))?;
+        let mut answer = to.call(key::METADATA, 1, &W::new().array(0))?;
+        let addresses = answer.each(|broker| {
+            broker.i32()?;
+            let address = (broker.str()?, broker.i32()?);
+            broker.nstr()?;
+            Ok(address)
+        })?;
+        let expected = (expected.ip().to_string(), i32::from(expected.port()));
+        equal(&format!("told at {at}"), addresses, vec![expected.clone()])?;
+        to.coordinator("g")?;
+        let mut answer = to.call(key::FIND_COORDINATOR, 1, &W::new().str("g").i8(0))?;
+        answer.i32()?;
+        equal("error of FindCoordinator", answer.i16()?, 0)?;
+        answer.nstr()?;
+        answer.i32()?;
+        equal(&format!("coordinator told at {at}"), (answer.str()?, answer.i32()?), expected)?;
+    }
+    Ok(())
+}
+
+fn early_ids(stage: &mut Stage) -> Result<()> {
+    let topic = stage.name("t");
+    let mut to = stage.connect()?;
+    let id = to.create(&topic, 1, &[])?;
+    for version in [10, 11] {
+        for (what, id, name) in [("an id", id, Some(topic.as_str())), ("no name", [0; 16], None)] {
+            let mut body = W::new().carray(1).raw(&id).cnstr(name).tags().bool(false);
+            if version == 10 {
+                body = body.bool(false);
+            }
+            let mut answer = to.call(key::METADATA, version, &body.bool(false).tags())?;
+            answer.i32()?;
+            answer.ceach(|broker| {
+                broker.i32()?;
+                broker.cstr()?;
+                broker.i32()?;
+                broker.cnstr()?;
+                broker.tags()
+            })?;
+            answer.cnstr()?;
+            answer.i32()?;
+            equal("topics", answer.carray()?, 1)?;
+            equal(&format!("version {version} with {what}"), answer.i16()?, code::INVALID_REQUEST)?;
+        }
+    }
+    Ok(())
 }
 
 fn by_id(stage: &mut Stage) -> Result<()> {
@@ -218,6 +281,17 @@ fn anew(stage: &mut Stage) -> Result<()> {
     holds(&format!("{all:?}"), all.len() == 5 && all.iter().all(|(_, value)| value == "new"))?;
     equal("the old offset", to.committed_offset(&group, &topic)?, -1)?;
     equal("the old id", to.topic(None, old, false)?.error, code::UNKNOWN_TOPIC_ID)?;
+    let (error, _, got) = fetch_by_id(&mut to, 0, -1, Some(old))?;
+    equal("Fetch by the old id", (error, got), (0, vec![(old, code::UNKNOWN_TOPIC_ID, 0)]))?;
+    let records = Batch::of(&["late"], time()).encode()?;
+    let body = W::new().cnstr(None).i16(-1).i32(10_000).carray(1).raw(&old).carray(1).i32(0).cbytes(&records);
+    let mut answer = to.call(key::PRODUCE, 13, &body.tags().tags().tags())?;
+    equal("topics", answer.carray()?, 1)?;
+    equal("topic id", answer.uuid()?, old)?;
+    equal("partitions", answer.carray()?, 1)?;
+    equal("partition", answer.i32()?, 0)?;
+    equal("Produce by the old id", answer.i16()?, code::UNKNOWN_TOPIC_ID)?;
+    equal("log end", to.end_of(&topic)?, 5)?;
     stage.broker.kill_and_restart()?;
     let mut to = stage.connect()?;
     to.wait_led(&topic, 1)?;
@@ -366,5 +440,18 @@ fn paging(stage: &mut Stage) -> Result<()> {
     equal("cursor", cursor, Some((b.clone(), 1)))?;
     let (page, cursor) = describe(&mut to, &[&b, &a], 4, Some((&b, 1)))?;
     equal("second page", page.iter().map(|(_, _, all)| all.clone()).collect(), vec![vec![1, 2]])?;
-    equal("no more", cursor, None)
+    equal("no more", cursor, None)?;
+    for limit in [0, -5] {
+        let (page, cursor) = describe(&mut to, &[&a], limit, None)?;
+        equal("one partition at least", page.iter().map(|(_, _, all)| all.len()).sum(), 1_usize)?;
+        equal("and where to go on", cursor, Some((a.clone(), 1)))?;
+    }
+    let (page, _) = describe(&mut to, &[&a], 10, Some((&b, 0)))?;
+    let codes: Vec<i16> = page.iter().map(|(_, error, _)| *error).collect();
+    equal("a cursor at a topic that is not asked for", codes, vec![code::INVALID_REQUEST])?;
+    equal(
+        "nothing was made",
+        to.topic(Some(&absent), [0; 16], false)?.error,
+        code::UNKNOWN_TOPIC_OR_PARTITION,
+    )
 }

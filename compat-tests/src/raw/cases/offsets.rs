@@ -8,17 +8,22 @@ use super::groups::{end_join, pair, single, start_join, wait_rebalance};
 use crate::raw::Case;
 use crate::raw::ask::code;
 use crate::raw::ask::groups::Join;
-use crate::raw::conn::Connection;
+use crate::raw::conn::{Connection, key};
 use crate::raw::expect::{equal, holds};
-use crate::raw::stage::{Stage, skip};
+use crate::raw::stage::Stage;
 use crate::raw::wire::W;
 use crate::wait;
 
 pub const CASES: &[Case] = &[
     Case {
         name: "groups-offsets-expire",
-        proves: "an empty group's offsets expire after offsets.retention.minutes, a live group's do not (surface 81; --full)",
+        proves: "offsets committed for a time (OffsetCommit 2 to 4) expire after it, others do not; with --full also an empty group's after offsets.retention.minutes, and a live group's not (surface 81)",
         run: offsets_expire,
+    },
+    Case {
+        name: "groups-offsets-by-topic-id",
+        proves: "OffsetCommit 10 and OffsetFetch 10 take topics by id; unknown ids and those of deleted topics are UNKNOWN_TOPIC_ID (surface 35, B026)",
+        run: by_id,
     },
     Case {
         name: "groups-commit-rules",
@@ -47,30 +52,127 @@ pub const CASES: &[Case] = &[
     },
 ];
 
+/// OffsetCommit version 4, whose client says how long its offsets are to be kept: the partition's error code.
+fn commit_for(to: &mut Connection, group: &str, topic: &str, offset: i64, keep_ms: i64) -> Result<i16> {
+    let body = W::new().str(group).i32(-1).str("").i64(keep_ms).array(1).str(topic);
+    let mut answer = to.call(key::OFFSET_COMMIT, 4, &body.array(1).i32(0).i64(offset).nstr(None))?;
+    answer.i32()?;
+    let errors = answer.each(|topic| {
+        topic.str()?;
+        topic.each(|partition| {
+            partition.i32()?;
+            partition.i16()
+        })
+    })?;
+    answer.end()?;
+    errors.into_iter().flatten().next().context("no partition in the answer to OffsetCommit")
+}
+
+/// A member of a group that is subscribed to a topic, and an offset that it committed.
+fn subscribed(to: &mut Connection, group: &str, topic: &str, offset: i64) -> Result<()> {
+    to.coordinator(group)?;
+    let metadata = W::new().i16(0).array(1).str(topic).i32(-1).done();
+    let join =
+        Join { session: 600_000, protocols: vec![("range".to_owned(), metadata)], ..Join::consumer(group) };
+    let joined = to.join_new(&join)?;
+    to.sync(group, joined.generation, &joined.member, None, &[(&joined.member, b"x")])?;
+    equal("commit", to.commit_as(group, joined.generation, &joined.member, topic, offset, "")?, 0)
+}
+
 fn offsets_expire(stage: &mut Stage) -> Result<()> {
-    if !stage.full {
-        return skip("takes more than a minute: run with --full");
-    }
-    let settings = [("offsets.retention.minutes", "1"), ("offsets.retention.check.interval.ms", "1000")];
+    let minutes = if stage.full { "1" } else { "10080" };
+    let settings = [("offsets.retention.minutes", minutes), ("offsets.retention.check.interval.ms", "500")];
     let settings = settings.map(|(name, value)| (name.to_owned(), value.to_owned()));
     let broker = crate::target::Broker::start(&stage.origin, "raw-expiry", &settings)?;
     let mut to = Connection::open(broker.address(), Duration::from_secs(10))?;
     to.create("t", 1, &[])?;
-    to.coordinator("empty")?;
-    equal("commit", to.commit("empty", "t", 5)?, 0)?;
-    let metadata = W::new().i16(0).array(1).str("t").i32(-1).done();
-    let join =
-        Join { session: 600_000, protocols: vec![("range".to_owned(), metadata)], ..Join::consumer("live") };
-    to.coordinator("live")?;
-    let joined = to.join_new(&join)?;
-    to.sync("live", joined.generation, &joined.member, None, &[(&joined.member, b"x")])?;
-    equal("commit", to.commit_as("live", joined.generation, &joined.member, "t", 6, "")?, 0)?;
+    subscribed(&mut to, "live", "t", 6)?;
+    for group in ["short", "empty"] {
+        to.coordinator(group)?;
+    }
+    // The client's own wish, which versions 2 to 4 carry.
     let since = Instant::now();
-    wait::until("the offset to expire", Duration::from_secs(120), || {
-        Ok((to.committed_offset("empty", "t")? == -1).then_some(()))
+    equal("commit for 1.5 s", commit_for(&mut to, "short", "t", 5, 1_500)?, 0)?;
+    equal("commit", to.commit("empty", "t", 7)?, 0)?;
+    wait::until("the short-lived offset to expire", Duration::from_secs(20), || {
+        Ok((to.committed_offset("short", "t")? == -1).then_some(()))
     })?;
-    holds(&format!("expired after {:?}", since.elapsed()), since.elapsed() >= Duration::from_secs(55))?;
+    let lived = since.elapsed();
+    holds(&format!("the short-lived one expired after {lived:?}"), lived >= Duration::from_millis(1_400))?;
+    equal("one without such a wish", to.committed_offset("empty", "t")?, 7)?;
+    if stage.full {
+        wait::until("the offset to expire", Duration::from_secs(120), || {
+            Ok((to.committed_offset("empty", "t")? == -1).then_some(()))
+        })?;
+        let lived = since.elapsed();
+        holds(&format!("expired after {lived:?}"), lived >= Duration::from_secs(55))?;
+    }
     equal("the live group's", to.committed_offset("live", "t")?, 6)
+}
+
+/// OffsetCommit 10 and OffsetFetch 10 name topics by id: (error of the commit, error of the fetch, offset).
+fn by_id_once(to: &mut Connection, group: &str, id: [u8; 16]) -> Result<(i16, i16, i64)> {
+    let body = W::new().cstr(group).i32(-1).cstr("").cnstr(None).carray(1).raw(&id).carray(1);
+    let body = body.i32(0).i64(9).i32(-1).cnstr(Some("by id")).tags().tags().tags();
+    let mut answer = to.call(key::OFFSET_COMMIT, 10, &body)?;
+    answer.i32()?;
+    let errors = answer.ceach(|topic| {
+        equal("id in the answer to OffsetCommit", topic.uuid()?, id)?;
+        let errors = topic.ceach(|partition| {
+            partition.i32()?;
+            let error = partition.i16()?;
+            partition.tags()?;
+            Ok(error)
+        })?;
+        topic.tags()?;
+        Ok(errors)
+    })?;
+    answer.tags()?;
+    answer.end()?;
+    let committed =
+        errors.into_iter().flatten().next().context("no partition in the answer to OffsetCommit")?;
+    let body = W::new().carray(1).cstr(group).cnstr(None).i32(-1).carray(1).raw(&id).carray(1).i32(0);
+    let mut answer = to.call(key::OFFSET_FETCH, 10, &body.tags().tags().bool(false).tags())?;
+    answer.i32()?;
+    let groups = answer.ceach(|group| {
+        group.cstr()?;
+        let topics = group.ceach(|topic| {
+            equal("id in the answer to OffsetFetch", topic.uuid()?, id)?;
+            let partitions = topic.ceach(|partition| {
+                partition.i32()?;
+                let offset = partition.i64()?;
+                partition.i32()?;
+                partition.cnstr()?;
+                let error = partition.i16()?;
+                partition.tags()?;
+                Ok((error, offset))
+            })?;
+            topic.tags()?;
+            Ok(partitions)
+        })?;
+        equal("error of the group", group.i16()?, 0)?;
+        group.tags()?;
+        Ok(topics)
+    })?;
+    answer.tags()?;
+    answer.end()?;
+    let fetched = groups.into_iter().flatten().flatten().next();
+    let (error, offset) = fetched.context("no partition in the answer to OffsetFetch")?;
+    Ok((committed, error, offset))
+}
+
+fn by_id(stage: &mut Stage) -> Result<()> {
+    let (group, topic) = (stage.name("g"), stage.name("t"));
+    let mut to = stage.connect()?;
+    let id = to.create(&topic, 1, &[])?;
+    to.coordinator(&group)?;
+    equal("a known id", by_id_once(&mut to, &group, id)?, (0, 0, 9))?;
+    equal("by name", to.committed_offset(&group, &topic)?, 9)?;
+    let unknown = by_id_once(&mut to, &group, [5; 16])?;
+    equal("an unknown id", unknown, (code::UNKNOWN_TOPIC_ID, code::UNKNOWN_TOPIC_ID, -1))?;
+    to.delete(&topic)?;
+    let gone = by_id_once(&mut to, &group, id)?;
+    equal("the id of a deleted topic", gone, (code::UNKNOWN_TOPIC_ID, code::UNKNOWN_TOPIC_ID, -1))
 }
 
 fn commit_rules(stage: &mut Stage) -> Result<()> {
@@ -157,6 +259,10 @@ fn delete_and_describe(stage: &mut Stage) -> Result<()> {
     equal("delete again", to.delete_group(&group)?, code::GROUP_ID_NOT_FOUND)?;
     equal("delete an offset of no group", to.delete_offset(&group, &topic)?, code::GROUP_ID_NOT_FOUND)?;
     equal("describe no group", to.describe_group(&group)?, (0, "Dead".to_owned(), Vec::new()))?;
+    let mut answer = to.call(key::DESCRIBE_GROUPS, 6, &W::new().carray(1).cstr(&group).bool(false).tags())?;
+    answer.i32()?;
+    equal("groups", answer.carray()?, 1)?;
+    equal("describe no group in version 6", answer.i16()?, code::GROUP_ID_NOT_FOUND)?;
     holds("not listed", !to.groups()?.contains(&group))
 }
 

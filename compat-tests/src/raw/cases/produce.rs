@@ -58,6 +58,16 @@ pub const CASES: &[Case] = &[
         run: keyless,
     },
     Case {
+        name: "produce-zstd-needs-version-7",
+        proves: "zstd in Produce 6 is UNSUPPORTED_COMPRESSION_TYPE and nothing is appended; in Produce 7 it is taken (surface 32)",
+        run: old_zstd,
+    },
+    Case {
+        name: "produce-min-insync-of-one-copy",
+        proves: "min.insync.replicas above the number of copies means all of them: acks=all is taken on a topic with one copy (surface 28)",
+        run: more_than_all,
+    },
+    Case {
         name: "produce-by-topic-id",
         proves: "Produce 13 takes a topic by id, echoes it, and answers UNKNOWN_TOPIC_ID for another (surface 35)",
         run: by_id,
@@ -260,6 +270,9 @@ fn timestamp_bounds(stage: &mut Stage) -> Result<()> {
         (&plain, now * 1_000, code::INVALID_TIMESTAMP),
         (&plain, now + 2 * 3_600_000, code::INVALID_TIMESTAMP),
         (&plain, now + 1_800_000, code::NONE),
+        // No timestamp at all is no violation of any bound.
+        (&plain, -1, code::NONE),
+        (&bounded, -1, code::NONE),
         (&bounded, now, code::NONE),
         (&bounded, now - 120_000, code::INVALID_TIMESTAMP),
         (&bounded, now + 120_000, code::INVALID_TIMESTAMP),
@@ -269,6 +282,50 @@ fn timestamp_bounds(stage: &mut Stage) -> Result<()> {
         if expected != code::NONE {
             equal("no offset", produced.base_offset, -1)?;
         }
+    }
+    Ok(())
+}
+
+/// The error of a Produce of version 5, 6 or 7, which are alike.
+fn produce_old(to: &mut Connection, version: i16, topic: &str, batch: &Batch) -> Result<i16> {
+    let body = Connection::produce_body(-1, topic, 0, &batch.encode()?);
+    let mut answer = to.call(key::PRODUCE, version, &body)?;
+    let errors = answer.each(|topic| {
+        topic.str()?;
+        topic.each(|partition| {
+            partition.i32()?;
+            let error = partition.i16()?;
+            partition.raw(24)?;
+            Ok(error)
+        })
+    })?;
+    answer.i32()?;
+    answer.end()?;
+    errors.into_iter().flatten().next().context("no partition in the answer to Produce")
+}
+
+fn old_zstd(stage: &mut Stage) -> Result<()> {
+    let topic = stage.name("t");
+    let mut to = stage.connect()?;
+    to.create(&topic, 1, &[])?;
+    let batch = Batch::of(&["a", "b"], time());
+    let zstd = batch.clone().codec(4);
+    equal("version 6", produce_old(&mut to, 6, &topic, &zstd)?, code::UNSUPPORTED_COMPRESSION_TYPE)?;
+    equal("log end", to.end_of(&topic)?, 0)?;
+    equal("version 7", produce_old(&mut to, 7, &topic, &zstd)?, code::NONE)?;
+    equal("version 6 with lz4", produce_old(&mut to, 6, &topic, &batch.codec(3))?, code::NONE)?;
+    equal("log end", to.end_of(&topic)?, 4)
+}
+
+fn more_than_all(stage: &mut Stage) -> Result<()> {
+    let topic = stage.name("t");
+    let mut to = stage.connect()?;
+    to.create(&topic, 1, &[("min.insync.replicas", "2")])?;
+    let bytes = Batch::of(&["a"], time()).encode()?;
+    for (acks, offset) in [(-1, 0), (1, 1)] {
+        let body = Connection::produce_body(acks, &topic, 0, &bytes);
+        let produced = Connection::read_produced(to.call(key::PRODUCE, 8, &body)?)?;
+        equal(&format!("acks={acks}"), (produced.error, produced.base_offset), (0, offset))?;
     }
     Ok(())
 }

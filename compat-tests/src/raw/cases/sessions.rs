@@ -1,14 +1,16 @@
 //! Incremental fetch sessions.
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 
 use crate::raw::Case;
 use crate::raw::ask::code;
 use crate::raw::ask::records::{Fetch, Fetched, Want};
 use crate::raw::batch::Batch;
-use crate::raw::conn::Connection;
+use crate::raw::conn::{Connection, key};
 use crate::raw::expect::{equal, holds};
 use crate::raw::stage::{Stage, skip, time};
+use crate::raw::wire::W;
+use crate::target::Kind;
 
 pub const CASES: &[Case] = &[
     Case {
@@ -32,8 +34,18 @@ pub const CASES: &[Case] = &[
         run: errors,
     },
     Case {
+        name: "sessions-take-turns",
+        proves: "a session whose limit lets only one partition through serves all of them in turn (surface 53)",
+        run: turns,
+    },
+    Case {
+        name: "sessions-names-and-ids",
+        proves: "a session opened by names and continued by ids is FETCH_SESSION_TOPIC_ID_ERROR (surface 60)",
+        run: naming,
+    },
+    Case {
         name: "sessions-evicted",
-        proves: "two thousand sessions opened on one connection: the broker evicts and goes on (B039)",
+        proves: "two thousand sessions opened on one connection: the broker evicts, does not grow, and goes on (B039)",
         run: evicted,
     },
 ];
@@ -110,16 +122,23 @@ fn wrong_numbers(stage: &mut Stage) -> Result<()> {
 
 fn leader_epoch(stage: &mut Stage) -> Result<()> {
     let topic = stage.name("t");
+    stage.connect()?.create(&topic, 1, &[])?;
+    // A restart, so that there is an epoch before the current one.
+    stage.broker.restart()?;
     let mut to = stage.connect()?;
-    to.create(&topic, 1, &[])?;
+    to.wait_led(&topic, 1)?;
     let epoch = to.topic(Some(&topic), [0; 16], false)?.partitions[0].epoch;
+    holds(&format!("an epoch before {epoch}"), epoch > 0)?;
     let session = open(&mut to, &topic, 1)?;
     let ahead = Fetch { wants: vec![Want { epoch: epoch + 3, ..Want::of(&topic, 0) }], ..next(session, 1) };
     equal("an epoch ahead", topics(&to.fetch(&ahead)?), vec![(0, code::UNKNOWN_LEADER_EPOCH, 0)])?;
     // Not sent again, and still checked.
     equal("checked again", topics(&to.fetch(&next(session, 2))?), vec![(0, code::UNKNOWN_LEADER_EPOCH, 0)])?;
+    let behind = Fetch { wants: vec![Want { epoch: epoch - 1, ..Want::of(&topic, 0) }], ..next(session, 3) };
+    equal("an epoch behind", topics(&to.fetch(&behind)?), vec![(0, code::FENCED_LEADER_EPOCH, 0)])?;
+    equal("checked again", topics(&to.fetch(&next(session, 4))?), vec![(0, code::FENCED_LEADER_EPOCH, 0)])?;
     produce(&mut to, &topic, 0)?;
-    let right = Fetch { wants: vec![Want { epoch, ..Want::of(&topic, 0) }], ..next(session, 3) };
+    let right = Fetch { wants: vec![Want { epoch, ..Want::of(&topic, 0) }], ..next(session, 5) };
     let got = to.fetch(&right)?;
     equal("the right epoch", got.only()?.error, 0)?;
     holds("data", !got.only()?.bytes.is_empty())
@@ -130,12 +149,59 @@ fn evicted(stage: &mut Stage) -> Result<()> {
     let mut to = stage.connect()?;
     to.create(&topic, 1, &[])?;
     produce(&mut to, &topic, 0)?;
+    let pid = stage.broker.pid().context("no broker")?;
+    let before = super::limits::resident(pid)?;
     for _ in 0..2_000 {
         let fetched = to.fetch(&Fetch { session_epoch: 0, ..Fetch::now(vec![Want::of(&topic, 0)]) })?;
         equal("error", fetched.error, 0)?;
         equal("records", fetched.partitions.len(), 1)?;
     }
-    Ok(())
+    let grown = super::limits::resident(pid)?.saturating_sub(before);
+    // A JVM grows for reasons of its own.
+    holds(&format!("grown by {} MiB", grown >> 20), stage.broker.kind() == Kind::Kafka || grown < 32 << 20)
+}
+
+fn turns(stage: &mut Stage) -> Result<()> {
+    let topic = stage.name("t");
+    let mut to = stage.connect()?;
+    to.create(&topic, 3, &[])?;
+    for partition in 0..3 {
+        produce(&mut to, &topic, partition)?;
+    }
+    let wants = (0..3).map(|partition| Want { partition, ..Want::of(&topic, 0) }).collect();
+    let served = |fetched: &Fetched| -> Vec<i32> {
+        let full = fetched.partitions.iter().filter(|got| !got.bytes.is_empty());
+        full.map(|got| got.partition).collect()
+    };
+    let first = to.fetch(&Fetch { session_epoch: 0, max_bytes: 1, ..Fetch::now(wants) })?;
+    let mut seen = served(&first);
+    if first.session == 0 {
+        return skip("the broker gives no session now");
+    }
+    for epoch in 1..4 {
+        // Nothing is moved on: the same records are due, the others first.
+        let fetched = to.fetch(&Fetch { max_bytes: 1, ..next(first.session, epoch) })?;
+        equal(&format!("partitions served in fetch {epoch}"), served(&fetched).len(), 1)?;
+        seen.extend(served(&fetched));
+    }
+    // Kafka counts the turns from the second fetch on.
+    seen.sort_unstable();
+    seen.dedup();
+    equal("partitions served in four fetches", seen, vec![0, 1, 2])
+}
+
+fn naming(stage: &mut Stage) -> Result<()> {
+    let topic = stage.name("t");
+    let mut to = stage.connect()?;
+    let id = to.create(&topic, 1, &[])?;
+    let session = open(&mut to, &topic, 1)?;
+    let body = W::new().i32(-1).i32(0).i32(0).i32(1 << 20).i8(0).i32(session).i32(1).carray(1).raw(&id);
+    let body = body.carray(1).i32(0).i32(-1).i64(0).i32(-1).i64(-1).i32(1 << 20).tags().tags();
+    let mut answer = to.call(key::FETCH, 13, &body.carray(0).cstr("").tags())?;
+    answer.i32()?;
+    equal("error", answer.i16()?, code::FETCH_SESSION_TOPIC_ID_ERROR)?;
+    // And the client mends it with a full fetch.
+    open(&mut to, &topic, 1).map(|_| ())
 }
 
 fn errors(stage: &mut Stage) -> Result<()> {

@@ -6,9 +6,10 @@ use crate::raw::Case;
 use crate::raw::ask::code;
 use crate::raw::ask::records::Found;
 use crate::raw::batch::Batch;
-use crate::raw::conn::Connection;
+use crate::raw::conn::{Connection, key};
 use crate::raw::expect::{equal, holds, one_of};
 use crate::raw::stage::{Stage, time};
+use crate::raw::wire::{R, W};
 use crate::target::Kind;
 
 pub const CASES: &[Case] = &[
@@ -23,8 +24,13 @@ pub const CASES: &[Case] = &[
         run: edges,
     },
     Case {
+        name: "time-every-version",
+        proves: "every version, isolation level and special timestamp on an empty, a plain and a trimmed log; special ones newer than the version are UNSUPPORTED_VERSION (B013, surface 65)",
+        run: matrix,
+    },
+    Case {
         name: "time-greatest",
-        proves: "the greatest timestamp's first record is found for every codec, under LogAppendTime, after a restart (B047, surface 65)",
+        proves: "the greatest timestamp's first record is found for every codec, under LogAppendTime, after a restart and without the time index (B047, surface 65)",
         run: greatest,
     },
 ];
@@ -47,6 +53,22 @@ fn check_all(to: &mut Connection, topic: &str, stamps: &[i64], when: &str) -> Re
         )?;
     }
     Ok(())
+}
+
+/// Removes the time indexes of stopped logs; how many there were. A short log may have none, which is the same.
+fn remove_time_indexes(stage: &Stage, topics: &[(String, [u8; 16])]) -> Result<usize> {
+    let mut removed = 0;
+    for (topic, id) in topics {
+        let folder = stage.broker.partition_dir(topic, &stage.text_id(*id), 0)?;
+        for entry in std::fs::read_dir(&folder)? {
+            let file = entry?.path();
+            if file.extension().is_some_and(|ending| ending == "timeindex") {
+                std::fs::remove_file(&file).with_context(|| file.display().to_string())?;
+                removed += 1;
+            }
+        }
+    }
+    Ok(removed)
 }
 
 fn lookup(stage: &mut Stage) -> Result<()> {
@@ -77,19 +99,7 @@ fn lookup(stage: &mut Stage) -> Result<()> {
         return Ok(());
     }
     stage.broker.stop()?;
-    let mut removed = 0;
-    for (topic, id) in &topics {
-        let folder = stage.broker.partition_dir(topic, &stage.text_id(*id), 0)?;
-        // A short log may have none, which is the same.
-        for entry in std::fs::read_dir(&folder)? {
-            let file = entry?.path();
-            if file.extension().is_some_and(|ending| ending == "timeindex") {
-                std::fs::remove_file(&file).with_context(|| file.display().to_string())?;
-                removed += 1;
-            }
-        }
-    }
-    holds("no time index in any of the logs", removed > 0)?;
+    holds("no time index in any of the logs", remove_time_indexes(stage, &topics)? > 0)?;
     stage.broker.start_again()?;
     to = stage.connect()?;
     for (topic, _) in &topics {
@@ -136,29 +146,139 @@ fn greatest(stage: &mut Stage) -> Result<()> {
     let mut topics = Vec::new();
     for codec in 0..=4 {
         let topic = stage.name(&format!("codec-{codec}"));
-        to.create(&topic, 1, &[])?;
+        let id = to.create(&topic, 1, &[])?;
         to.append(
             &topic,
             &Batch::stamped(&[(time() + 10, "a"), (time() + 30, "b"), (time() + 20, "c")]).codec(codec),
         )?;
         to.append(&topic, &Batch::stamped(&[(time() + 30, "later"), (time() + 5, "d")]).codec(codec))?;
-        topics.push(topic);
+        topics.push((topic, id));
     }
     let appended = stage.name("appended");
     to.create(&appended, 1, &[("message.timestamp.type", "LogAppendTime")])?;
     to.append(&appended, &Batch::stamped(&[(time(), "a"), (time(), "b")]))?;
-    for restarted in [false, true] {
-        for topic in &topics {
+    for when in ["at first", "after a restart", "without the time index"] {
+        match when {
+            // Apache Kafka makes an empty index of a missing one in a sealed segment, and then finds nothing there.
+            "without the time index" if stage.broker.kind() == Kind::Kafka => return Ok(()),
+            "at first" => {}
+            "after a restart" => stage.broker.restart()?,
+            _ => {
+                stage.broker.stop()?;
+                remove_time_indexes(stage, &topics)?;
+                stage.broker.start_again()?;
+            }
+        }
+        to = stage.connect()?;
+        for topic in topics.iter().map(|(topic, _)| topic).chain([&appended]) {
+            to.wait_led(topic, 1)?;
+        }
+        for (topic, _) in &topics {
             let found = to.offset_at(topic, 0, -3)?;
             let got = (found.error, found.offset, found.timestamp);
-            equal(&format!("{topic}, restarted: {restarted}"), got, (0, 1, time() + 30))?;
+            equal(&format!("{topic} {when}"), got, (0, 1, time() + 30))?;
         }
         equal("LogAppendTime", to.offset_at(&appended, 0, -3)?.offset, 0)?;
-        if !restarted {
-            stage.broker.restart()?;
-            to = stage.connect()?;
-            for topic in topics.iter().chain([&appended]) {
-                to.wait_led(topic, 1)?;
+    }
+    Ok(())
+}
+
+/// ListOffsets of partition 0 in any version: (error, offset, timestamp).
+fn list_offsets(
+    to: &mut Connection,
+    version: i16,
+    isolation: i8,
+    topic: &str,
+    timestamp: i64,
+) -> Result<(i16, i64, i64)> {
+    let flexible = version >= 6;
+    let mut body = W::new().i32(-1);
+    if version >= 2 {
+        body = body.i8(isolation);
+    }
+    body = if flexible { body.carray(1).cstr(topic).carray(1) } else { body.array(1).str(topic).array(1) };
+    body = body.i32(0);
+    if version >= 4 {
+        body = body.i32(-1);
+    }
+    body = body.i64(timestamp);
+    if flexible {
+        body = body.tags().tags();
+        // From version 10 on the broker is told how long it may look in far storage.
+        body = if version >= 10 { body.i32(5_000).tags() } else { body.tags() };
+    }
+    let mut answer = to.call(key::LIST_OFFSETS, version, &body)?;
+    if version >= 2 {
+        answer.i32()?;
+    }
+    let mut one = |answer: &mut R| -> Result<(i16, i64, i64)> {
+        answer.i32()?;
+        let (error, timestamp, offset) = (answer.i16()?, answer.i64()?, answer.i64()?);
+        if version >= 4 {
+            answer.i32()?;
+        }
+        if flexible {
+            answer.tags()?;
+        }
+        Ok((error, offset, timestamp))
+    };
+    let topics = if flexible {
+        let topics = answer.ceach(|topic| {
+            topic.cstr()?;
+            let found = topic.ceach(&mut one)?;
+            topic.tags()?;
+            Ok(found)
+        })?;
+        answer.tags()?;
+        topics
+    } else {
+        answer.each(|topic| {
+            topic.str()?;
+            topic.each(&mut one)
+        })?
+    };
+    answer.end()?;
+    topics.into_iter().flatten().next().context("no partition in the answer")
+}
+
+fn matrix(stage: &mut Stage) -> Result<()> {
+    let (empty, plain, trimmed) = (stage.name("empty"), stage.name("plain"), stage.name("trimmed"));
+    let mut to = stage.connect()?;
+    for topic in [&empty, &plain, &trimmed] {
+        to.create(topic, 1, &[])?;
+    }
+    for topic in [&plain, &trimmed] {
+        let stamps = [(time() + 1, "a"), (time() + 9, "b"), (time() + 5, "c")];
+        to.append(topic, &Batch::stamped(&stamps))?;
+    }
+    equal("delete", to.delete_records(&trimmed, 2)?, (0, 2))?;
+    let none = (0, -1, -1);
+    // Kafka finds a deleted record while the batch that holds it is there.
+    let greatest_left = match stage.broker.kind() {
+        Kind::Felix => (0, 2, time() + 5),
+        Kind::Kafka => (0, 1, time() + 9),
+    };
+    // The timestamp, the first version that knows it, and what is found in the three logs. Without far storage the earliest local
+    // record is the earliest, and there is neither a last one in it nor one that waits for it.
+    let asked = [
+        (-1, 1, [(0, 0, -1), (0, 3, -1), (0, 3, -1)]),
+        (-2, 1, [(0, 0, -1), (0, 0, -1), (0, 2, -1)]),
+        (-3, 7, [none, (0, 1, time() + 9), greatest_left]),
+        (-4, 8, [(0, 0, -1), (0, 0, -1), (0, 2, -1)]),
+        (-5, 9, [none, none, none]),
+        (-6, 11, [none, none, none]),
+        (time() + 2, 1, [none, (0, 1, time() + 9), (0, 2, time() + 5)]),
+        (time() + 10, 1, [none, none, none]),
+    ];
+    for version in 1..=11 {
+        for isolation in if version >= 2 { 0..=1 } else { 0..=0 } {
+            for (timestamp, since, found) in &asked {
+                for (topic, found) in [&empty, &plain, &trimmed].into_iter().zip(found) {
+                    let expected =
+                        if version >= *since { *found } else { (code::UNSUPPORTED_VERSION, -1, -1) };
+                    let what = format!("version {version}, isolation {isolation}, {topic} at {timestamp}");
+                    equal(&what, list_offsets(&mut to, version, isolation, topic, *timestamp)?, expected)?;
+                }
             }
         }
     }

@@ -13,8 +13,6 @@ import java.util.Map;
 import java.util.Properties;
 import java.util.Random;
 import java.util.concurrent.ExecutionException;
-import java.util.concurrent.atomic.AtomicInteger;
-import java.util.concurrent.atomic.AtomicReference;
 import org.apache.kafka.clients.admin.Admin;
 import org.apache.kafka.clients.admin.NewTopic;
 import org.apache.kafka.clients.admin.TopicDescription;
@@ -61,7 +59,7 @@ public final class Clients {
         }
         program.add("default-settings", clients::defaultSettings);
         program.add("idempotent", clients::idempotent);
-        program.add("idempotent-kill", clients::idempotentKill);
+        program.add("lost-acks", () -> new LostAcks(program).run());
         program.add("keys", clients::keys);
         program.add("headers-duplicate", clients::duplicateHeaders);
         program.add("null-and-empty", clients::nullAndEmpty);
@@ -121,34 +119,6 @@ public final class Clients {
             records.send(producer, topic, 0, 1000);
         }
         Records.checkValues(records.read(topic, 0, 1000), 0);
-    }
-
-    /** Three kills while records are under way: the client sends again what was not acknowledged, the broker must know what it has. */
-    private void idempotentKill() throws Exception {
-        String topic = records.topic("idempotent-kill", 1);
-        int count = 3000;
-        AtomicInteger acknowledged = new AtomicInteger();
-        AtomicReference<Exception> failure = new AtomicReference<>();
-        try (Producer<byte[], byte[]> producer =
-                records.producer("batch.size", "500", "linger.ms", "0", "retry.backoff.ms", "20", "reconnect.backoff.max.ms", "100")) {
-            for (int i = 0; i < count; i++) {
-                producer.send(new ProducerRecord<>(topic, 0, null, Records.value(i)), (sent, error) -> {
-                    if (error == null) {
-                        acknowledged.incrementAndGet();
-                    } else {
-                        failure.compareAndSet(null, error);
-                    }
-                });
-                if (i % 1000 == 500) {
-                    await("records to be acknowledged", 20, () -> acknowledged.get() > 0 || failure.get() != null);
-                    program.ask("kill");
-                }
-            }
-            producer.flush();
-        }
-        check(failure.get() == null, "a record failed: " + failure.get());
-        checkEquals(count, acknowledged.get(), "acknowledged records");
-        Records.checkValues(records.read(topic, 0, count), 0);
     }
 
     private void keys() throws Exception {

@@ -102,12 +102,18 @@ public final class Program {
     }
 
     /** Asks the harness for restart, kill, stop or start, and waits until it is done. */
-    public synchronized void ask(String what) throws Exception {
+    public void ask(String what) throws Exception {
+        inquire(what);
+    }
+
+    /** The same; the line with the harness's answer. */
+    public synchronized String inquire(String what) throws Exception {
         out.println("{\"ask\": " + quote(what) + "}");
         String answer = in.readLine();
         if (answer == null || !answer.contains("\"ok\":true")) {
             throw new AssertionError("the harness could not " + what + ": " + answer);
         }
+        return answer;
     }
 
     public static void check(boolean holds, String otherwise) {

@@ -114,6 +114,9 @@ table! {
     halted: IntGauge = "felix_broker_replication_halted" []
         "Copies on this broker that have stopped for good; `/replication/halted` lists them"
         ? "Does a copy need an operator?";
+    losses: IntCounter = "felix_broker_loss_events_total" []
+        "Times that a copy in doubt was promoted here because nobody held more: acknowledged records may be missing"
+        ? "Were acknowledged records lost?";
     flushes: IntCounter = "felix_flushes_total" []
         "Times that the disk was waited for to make records durable"
         ? "How many writers share a flush?";

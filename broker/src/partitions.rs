@@ -179,6 +179,11 @@ impl Partitions {
         self.led.all_halted()
     }
 
+    /// How often a copy in doubt was promoted since the start.
+    pub fn losses(&self) -> u64 {
+        self.led.losses()
+    }
+
     /// Holds a value once a flush failed: the process must resign and exit, and never retry.
     pub fn fatal(&self) -> watch::Receiver<Option<FlushError>> {
         self.led.fatal_watch()

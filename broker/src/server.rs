@@ -41,6 +41,8 @@ use crate::partitions::{self, FetchWait, Following, Isolation, PartitionHandle, 
 use crate::view::Configs;
 use crate::{http, tasks};
 
+mod directory;
+
 /// Threads that wait for the disk in place of connections, unless configured.
 const READERS: usize = 4;
 /// Threads that flush, unless configured.
@@ -178,7 +180,7 @@ impl Starting {
         let Starting { settings, clock, config, dir, sockets } = self;
         let id = BrokerId(settings.node_id);
         let boot_id = boot_id()?;
-        let identity = dir.identity()?;
+        let identity = directory::identity(&dir)?;
         if let Some(identity) = &identity
             && identity.node_id != settings.node_id
         {
@@ -196,9 +198,7 @@ impl Starting {
         };
         let (replicas, report) = Replicas::open(&dir).context("the table of copies")?;
         let doubted = settle_identities(&replicas, &report, boot_id.as_u128())?;
-        if !doubted.is_empty() {
-            tracing::warn!(copies = doubted.len(), "copies lost unflushed records with the machine's power");
-        }
+        directory::tell_of_table(&report, &doubted);
         let agent = Agent::start(
             OsDisk,
             AgentConfig {
@@ -211,6 +211,7 @@ impl Starting {
                 internal: None,
                 rack: settings.rack.clone(),
                 version: env!("CARGO_PKG_VERSION").to_owned(),
+                copies: dir.partitions()?.len(),
                 lease_ms: u64::try_from(settings.lease.as_millis()).unwrap_or(u64::MAX),
             },
         )
@@ -366,6 +367,8 @@ impl http::Pages for Pages {
         let count = |count: usize| i64::try_from(count).unwrap_or(i64::MAX);
         self.node.metrics.partitions.set(count(self.node.partitions.count()));
         self.node.metrics.halted.set(count(self.node.partitions.halted().len()));
+        let losses = &self.node.metrics.losses;
+        losses.inc_by(self.node.partitions.losses().saturating_sub(losses.get()));
         let flushes = self.node.partitions.flushes();
         let (passes, logs) = (&self.node.metrics.flushes, &self.node.metrics.flushed_logs);
         // Counted where they happen; the series catch up when they are asked for.
@@ -430,6 +433,8 @@ impl Server {
     /// Says that clients are served, and where.
     fn announce(&self) {
         let path = self.dir.path().join(LISTENING_FILE);
+        // A folder in the file's place was put there by nobody of ours; mostly there is none.
+        let _ = std::fs::remove_dir_all(&path);
         if let Err(error) = std::fs::write(&path, &self.addresses) {
             // A help for people and tests; a full disk must not keep a broker from serving reads.
             tracing::warn!(path = %path.display(), %error, "the addresses could not be written down");

@@ -93,6 +93,7 @@ impl WireCode for ControlError {
                 ErrorCode::RequestTimedOut
             }
             ControlError::Stopped(_) => ErrorCode::NotController,
+            ControlError::Broken => ErrorCode::UnknownServerError,
         }
     }
 }

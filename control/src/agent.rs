@@ -10,7 +10,9 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use felix_cluster::decision::Decision;
 use felix_cluster::eligible::{self, Declined, Report, Tenure, Unlawful};
+use felix_cluster::keys::Key;
 use felix_cluster::overrides::{self, ConfigTarget, EditRefused};
 use felix_cluster::producer_ids;
 use felix_cluster::registration;
@@ -57,6 +59,8 @@ pub struct AgentConfig {
     pub version: String,
     /// L, for a cluster that is founded now.
     pub lease_ms: u64,
+    /// How many copies of partitions the directory holds: an empty store beside them is not founded anew.
+    pub copies: usize,
 }
 
 /// Why an administrative write did not happen.
@@ -156,6 +160,12 @@ impl Agent {
     /// The lease of that session.
     pub fn lease(&self) -> LeaseView {
         LeaseView::new(self.session, Arc::clone(self.published.lease()))
+    }
+
+    /// Whether the store may have gone back without anyone noticing: then a copy whose topic it does not know may
+    /// be one that was created later, and is not to be removed.
+    pub fn is_unverified(&self) -> bool {
+        self.published.is_unverified()
     }
 
     /// Waits until the control side has ended; says why, if nobody asked it to. Then nothing can be decided any
@@ -393,6 +403,36 @@ impl Agent {
             done(answer.unwrap_or_else(|error| Err(error.into())));
         };
         self.submit(decide, flatten);
+    }
+
+    /// Says that this node holds a copy again that it had given up for lost ([`eligible::returned`]); `done` hears
+    /// whether that was noted. Who leads then is for the controller.
+    pub fn report_returned(
+        &self,
+        partition: PartitionId,
+        held: Declined,
+        done: impl FnOnce(Result<bool, ControlError>) + Send + 'static,
+    ) {
+        let (node, session) = (self.node, self.session);
+        let decide = move |view: &View| {
+            let (Some(key), Some(learned), Some(own)) =
+                (view.partition(&partition), view.learned(&partition), view.broker(node))
+            else {
+                return Step::Done(false);
+            };
+            match eligible::returned(&key.state, node, &held) {
+                Some(after) if own.node.session == session => {
+                    let decision = Decision::new()
+                        .at(Key::Node(node), own.revision)
+                        .at(Key::Topic(partition.topic), learned.topic)
+                        .at(Key::Partition(partition), learned.partition)
+                        .put(Key::Partition(partition), &after);
+                    Step::Write(decision, Box::new(|_| true))
+                }
+                Some(_) | None => Step::Done(false),
+            }
+        };
+        self.submit(decide, done);
     }
 
     /// First act of a planned stop: from here on this node is named only where nobody else can be. It still leads.

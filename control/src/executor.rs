@@ -6,6 +6,7 @@
 //! the view that is published contains what was written.
 
 use std::collections::BTreeSet;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -52,6 +53,9 @@ pub enum ControlError {
     /// The control side has stopped.
     #[error("the control side has stopped: {0}")]
     Stopped(String),
+    /// Deciding it panicked; nothing was written for it, and nothing else is touched.
+    #[error("the request could not be decided: a fault of the broker, see its log")]
+    Broken,
 }
 
 /// A decision that is made from the newest view, or none.
@@ -267,7 +271,8 @@ impl<S: Store> Executor<S> {
         round.controllers = round.decisions.len();
         for mut job in std::mem::take(&mut self.jobs) {
             // One that decides nothing has answered.
-            let Some(decision) = job.decide(&self.view) else { continue };
+            let Ok(decided) = guarded(job.as_mut(), |job| job.decide(&self.view)) else { continue };
+            let Some(decision) = decided else { continue };
             if round.fits(&decision) {
                 round.take(decision);
                 round.jobs.push(self.jobs.len());
@@ -280,7 +285,9 @@ impl<S: Store> Executor<S> {
     fn answer(&mut self, round: &Round, outcome: &Outcome) {
         let mut finished = BTreeSet::new();
         for (job, landed) in round.jobs.iter().zip(&outcome.landed[round.controllers..]) {
-            if self.jobs[*job].settled(*landed, outcome.revision) {
+            let settled = guarded(self.jobs[*job].as_mut(), |job| job.settled(*landed, outcome.revision));
+            // One that panicked is over as well.
+            if settled.unwrap_or(true) {
                 finished.insert(*job);
             }
         }
@@ -384,6 +391,18 @@ impl<S: Store> Executor<S> {
         self.store.close().await?;
         Ok(self.view.revision())
     }
+}
+
+/// A job's own code panicked; it was told so.
+struct Panicked;
+
+/// Runs a job's code: a panic in it ends that job alone. The panic itself is logged where panics are.
+fn guarded<T>(job: &mut dyn Job, run: impl FnOnce(&mut dyn Job) -> T) -> Result<T, Panicked> {
+    catch_unwind(AssertUnwindSafe(|| run(job))).map_err(|_| {
+        // Whoever waits may panic too.
+        let _ = catch_unwind(AssertUnwindSafe(|| job.fail(ControlError::Broken)));
+        Panicked
+    })
 }
 
 /// While a transaction's outcome is open, a store that does not answer leaves it open.

@@ -29,6 +29,8 @@ const SUM_BYTES: usize = 8;
 pub(crate) struct Memory {
     pub(crate) past: Past,
     pub(crate) revision: Revision,
+    /// Why there is nothing to remember, where that is so: the file is missing or says nothing.
+    pub(crate) lost: Option<&'static str>,
     /// How often it was written.
     turn: u64,
 }
@@ -40,25 +42,34 @@ struct Stored {
     revision: Revision,
     /// Hexadecimal, as in the store.
     sessions: Vec<String>,
+    /// The memory was lost once, so that the store may have gone back then.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    unverified: bool,
 }
 
 impl Memory {
-    /// Reads it; a directory without the file remembers nothing.
+    /// Reads it. A directory whose file is missing, or whose file says nothing, remembers nothing: what was known
+    /// of the store is lost, which must not keep the broker from its records.
     pub(crate) fn read<D: Disk>(disk: &D, directory: &Path) -> io::Result<Memory> {
         let path = directory.join(FILE_NAME);
         let bytes = match read_whole(disk, &path, 2 * PLACE_BYTES as u64) {
             Ok(bytes) => bytes,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Memory::default()),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                return Ok(Memory::lost("it is missing"));
+            }
+            Err(error) if error.kind() == io::ErrorKind::IsADirectory => {
+                return Ok(Memory::lost("a folder is in its place"));
+            }
+            // Longer than it ever is.
+            Err(error) if error.kind() == io::ErrorKind::InvalidData => Vec::new(),
             Err(error) => return Err(error),
         };
-        // A file whose very first write was torn has nothing to remember: no session was tried before it.
-        let empty = bytes.len() < 2 * PLACE_BYTES;
         let newest = bytes.chunks(PLACE_BYTES).filter_map(parse).max_by_key(|memory| memory.turn);
-        match newest {
-            Some(memory) => Ok(memory),
-            None if empty => Ok(Memory::default()),
-            None => Err(io::Error::new(io::ErrorKind::InvalidData, "neither of its two places can be read")),
-        }
+        Ok(newest.unwrap_or_else(|| Memory::lost("neither of its two places can be read")))
+    }
+
+    fn lost(why: &'static str) -> Memory {
+        Memory { lost: Some(why), ..Memory::default() }
     }
 
     /// Writes it down, durably.
@@ -69,6 +80,7 @@ impl Memory {
             cluster: self.past.cluster.clone(),
             revision: self.revision,
             sessions: self.past.sessions.iter().map(|session| format!("{:016x}", session.0)).collect(),
+            unverified: self.past.unverified,
         };
         let text = serde_json::to_string(&stored).map_err(io::Error::other)?;
         let mut place = format!("{:08x}{text}", crc32c::crc32c(text.as_bytes())).into_bytes();
@@ -77,7 +89,19 @@ impl Memory {
         }
         place.resize(PLACE_BYTES - 1, b' ');
         place.push(b'\n');
-        let file = disk.open(&directory.join(FILE_NAME), OpenMode::Create)?;
+        let path = directory.join(FILE_NAME);
+        let file = match disk.open(&path, OpenMode::Create) {
+            // A folder in the file's place was put there by nobody of ours.
+            Err(error) if error.kind() == io::ErrorKind::IsADirectory => {
+                disk.remove_dir_all(&path)?;
+                disk.open(&path, OpenMode::Create)?
+            }
+            opened => opened?,
+        };
+        // What is longer was never ours.
+        if file.len()? > 2 * PLACE_BYTES as u64 {
+            file.set_len(2 * PLACE_BYTES as u64)?;
+        }
         let at = if self.turn.is_multiple_of(2) { PLACE_BYTES as u64 } else { 0 };
         write_all_at(&file, &place, at)?;
         let first = self.turn <= 2;
@@ -99,8 +123,8 @@ fn parse(place: &[u8]) -> Option<Memory> {
     let stored: Stored = serde_json::from_str(text).ok()?;
     let sessions = stored.sessions.iter().map(|text| u64::from_str_radix(text, 16).map(SessionId));
     let sessions = sessions.collect::<Result<Vec<SessionId>, _>>().ok()?;
-    let past = Past { cluster: stored.cluster, sessions, unnamed: false };
-    Some(Memory { past, revision: stored.revision, turn: stored.turn })
+    let past = Past { cluster: stored.cluster, sessions, unnamed: false, unverified: stored.unverified };
+    Some(Memory { past, revision: stored.revision, lost: None, turn: stored.turn })
 }
 
 #[cfg(test)]
@@ -117,14 +141,14 @@ mod tests {
 
     fn memory(number: u64) -> Memory {
         let sessions = vec![SessionId(number), SessionId(u64::MAX)];
-        let past = Past { cluster: Some("c".to_owned()), sessions, unnamed: false };
-        Memory { past, revision: Revision(number), turn: 0 }
+        let past = Past { cluster: Some("c".to_owned()), sessions, ..Past::default() };
+        Memory { past, revision: Revision(number), ..Memory::default() }
     }
 
     #[test]
     fn what_was_written_is_read_after_a_power_cut() {
         let disk = MemDisk::new();
-        assert_eq!(Memory::read(&disk, &root()).unwrap(), Memory::default());
+        assert!(Memory::read(&disk, &root()).unwrap().lost.is_some());
         let mut written = memory(7);
         for _ in 0..5 {
             written.write(&disk, &root()).unwrap();
@@ -151,10 +175,37 @@ mod tests {
     }
 
     #[test]
-    fn damage_is_told() {
+    fn a_file_that_says_nothing_is_told_and_written_anew() {
+        let path = root().join(FILE_NAME);
+        for content in [&b""[..], b"x", &[b'x'; 2 * PLACE_BYTES], &[0; 3 * PLACE_BYTES]] {
+            let disk = MemDisk::new();
+            memory(7).write(&disk, &root()).unwrap();
+            disk.put(&path, content).unwrap();
+            let mut found = Memory::read(&disk, &root()).unwrap();
+            assert!(found.lost.is_some());
+            assert_eq!(found.revision, Revision(0));
+            found.write(&disk, &root()).unwrap();
+            assert_eq!(Memory::read(&disk, &root()).unwrap().lost, None);
+        }
         let disk = MemDisk::new();
-        memory(7).write(&disk, &root()).unwrap();
-        disk.put(&root().join(FILE_NAME), &[b'x'; 2 * PLACE_BYTES]).unwrap();
-        assert!(Memory::read(&disk, &root()).is_err());
+        disk.create_dir(&path).unwrap();
+        let mut found = Memory::read(&disk, &root()).unwrap();
+        assert!(found.lost.is_some());
+        found.write(&disk, &root()).unwrap();
+        assert_eq!(Memory::read(&disk, &root()).unwrap().lost, None);
+    }
+
+    #[test]
+    fn half_a_file_still_remembers() {
+        let disk = MemDisk::new();
+        let mut written = memory(7);
+        for _ in 0..3 {
+            written.write(&disk, &root()).unwrap();
+        }
+        let path = root().join(FILE_NAME);
+        let whole = disk.content(&path).unwrap();
+        disk.put(&path, &whole[..PLACE_BYTES]).unwrap();
+        let found = Memory::read(&disk, &root()).unwrap();
+        assert!(found.lost.is_none() && found.past.sessions == written.past.sessions);
     }
 }

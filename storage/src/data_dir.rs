@@ -57,6 +57,10 @@ impl<D: Disk> DataDir<D> {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                 return Err(StorageError::Locked(path.to_path_buf()));
             }
+            Err(error) if error.kind() == io::ErrorKind::IsADirectory => {
+                let reason = "a folder is in the place of the lock; remove it".to_string();
+                return Err(StorageError::Identity { path: path.join(layout::LOCK), reason });
+            }
             Err(error) => return Err(StorageError::io("lock", path, error)),
         };
         Ok(DataDir {
@@ -77,6 +81,9 @@ impl<D: Disk> DataDir<D> {
         let content = match disk::read_whole(&self.inner.disk, &path, SIDE_FILE_LIMIT) {
             Ok(content) => content,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(error) if error.kind() == io::ErrorKind::IsADirectory => {
+                return Err(StorageError::Identity { path, reason: "a folder is in its place".to_string() });
+            }
             Err(error) => return Err(StorageError::io("read", &path, error)),
         };
         match layout::parse_meta_properties(&String::from_utf8_lossy(&content)) {
@@ -159,7 +166,11 @@ fn create_dirs<D: Disk>(disk: &D, path: &Path) -> Result<(), StorageError> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             let Some(parent) = path.parent() else { return Err(StorageError::io("create", path, error)) };
             create_dirs(disk, parent)?;
-            disk.create_dir(path).doing("create", path)?;
+            match disk.create_dir(path) {
+                // `made/..` is there as soon as `made` is.
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => return Ok(()),
+                made => made.doing("create", path)?,
+            }
         }
         Err(error) => return Err(StorageError::io("create", path, error)),
     }

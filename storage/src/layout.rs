@@ -41,6 +41,8 @@ pub const EPOCH_CHECKPOINT: &str = "leader-epoch-checkpoint";
 pub const DELETED: &str = ".deleted";
 /// Appended to the name of a file that is being written.
 pub const UNFINISHED: &str = ".tmp";
+/// Appended to the name of a file that says nothing and was put aside.
+pub const ASIDE: &str = ".unreadable";
 /// Ends the name of a folder that waits to be removed.
 pub const DELETED_FOLDER: &str = "-delete";
 
@@ -229,7 +231,7 @@ pub(crate) fn finish<D: Disk>(disk: &D, folder: &Path, name: &str) -> Result<(),
     }
 }
 
-fn is_folder(error: &std::io::Error) -> bool {
+pub(crate) fn is_folder(error: &std::io::Error) -> bool {
     matches!(error.kind(), std::io::ErrorKind::IsADirectory | std::io::ErrorKind::DirectoryNotEmpty)
 }
 

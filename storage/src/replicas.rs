@@ -6,8 +6,9 @@
 //!
 //! A full disk must not stop a start: opening needs no space, and some is kept in reserve for changes.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
+use std::path::Path;
 use std::sync::Arc;
 
 use felix_protocol::ids::{Generation, LogId, Offset, PartitionId};
@@ -53,15 +54,18 @@ pub struct Replica {
 pub struct Ticket(u64);
 
 /// What opening the table found.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ReplicasReport {
     /// Changes read.
     pub records: usize,
-    /// Commits that are unreadable although later ones are not: not a torn tail but damage. What they said is
-    /// lost, so no copy of this directory can vouch for itself.
+    /// Commits that are unreadable although they were written: not a torn tail but damage. What they said is lost.
     pub damaged: usize,
+    /// Copies of which nothing was read that is newer than the damage: what they say may be outdated.
+    pub outdated: Vec<PartitionId>,
     /// The boot id that the last user of the table noted.
     pub boot_id: Option<u128>,
+    /// Why there is no table although the directory holds copies: none of them can vouch for itself.
+    pub lost: Option<&'static str>,
 }
 
 /// The table. Any number of threads may use it.
@@ -99,21 +103,39 @@ struct TableFile<D: Disk> {
 }
 
 impl<D: Disk> Replicas<D> {
-    /// Reads the table of a data directory; a missing one is empty.
+    /// Reads the table of a data directory. A missing one is empty; one that says nothing is put aside and begun
+    /// anew, since losing one file must not keep the broker from its records.
     pub fn open(dir: &DataDir<D>) -> Result<(Replicas<D>, ReplicasReport), StorageError> {
         let path = dir.path().join(layout::REPLICAS);
-        let (content, file) = match disk::read_whole(dir.disk(), &path, 16 * SIDE_FILE_LIMIT) {
+        let mut lost = Some("it is missing");
+        let (mut content, mut file) = match disk::read_whole(dir.disk(), &path, 16 * SIDE_FILE_LIMIT) {
             Ok(content) => {
                 let file = dir.disk().open(&path, OpenMode::Write).doing("open", &path)?;
+                lost = content.is_empty().then_some("it is empty");
                 (content, Some(Arc::new(file)))
             }
             Err(error) if error.kind() == io::ErrorKind::NotFound => (Vec::new(), None),
+            Err(error) if error.kind() == io::ErrorKind::IsADirectory => {
+                dir.disk().remove_dir_all(&path).doing("remove", &path)?;
+                lost = Some("a folder was in its place");
+                (Vec::new(), None)
+            }
             Err(error) => return Err(StorageError::io("read", &path, error)),
         };
         let mut staged = Staged::default();
         let mut report = ReplicasReport::default();
         let (at, sequence) = read_frames(&content, &mut staged, &mut report);
-        report.boot_id = staged.boot_id;
+        if sequence == 0 && content.iter().any(|byte| *byte != 0) {
+            lost = Some("nothing in it can be read; it was put aside");
+            put_aside(dir, &path)?;
+            (content, file) = (Vec::new(), None);
+        }
+        // Without copies there is nothing that it should have said.
+        report.lost = lost
+            .or(Some("there is nothing in it"))
+            .filter(|_| sequence == 0 && dir.partitions().is_ok_and(|found| !found.is_empty()));
+        // A boot that was noted before the damage may not be the last.
+        report.boot_id = staged.boot_id.filter(|_| report.damaged == 0);
         let table = TableFile {
             stale: file.is_some(),
             file,
@@ -325,18 +347,33 @@ impl Staged {
     }
 }
 
+/// Keeps what nobody can read for whoever wants to look at it.
+fn put_aside<D: Disk>(dir: &DataDir<D>, path: &Path) -> Result<(), StorageError> {
+    let aside = dir.path().join(format!("{}{}", layout::REPLICAS, layout::ASIDE));
+    let disk = dir.disk();
+    match disk.rename(path, &aside) {
+        Err(error) if layout::is_folder(&error) => {
+            disk.remove_dir_all(&aside).doing("remove", &aside)?;
+            disk.rename(path, &aside).doing("rename", path)?;
+        }
+        renamed => renamed.doing("rename", path)?,
+    }
+    disk.sync_dir(dir.path()).doing("flush", dir.path())
+}
+
 /// The rows that the bytes of a table say, without opening it.
 pub(crate) fn rows(content: &[u8]) -> (Vec<(PartitionId, Replica)>, ReplicasReport) {
     let mut staged = Staged::default();
     let mut report = ReplicasReport::default();
     read_frames(content, &mut staged, &mut report);
-    report.boot_id = staged.boot_id;
+    report.boot_id = staged.boot_id.filter(|_| report.damaged == 0);
     (staged.rows.into_iter().collect(), report)
 }
 
 /// Takes in all frames; returns where the next one goes and the last sequence.
 fn read_frames(content: &[u8], staged: &mut Staged, report: &mut ReplicasReport) -> (usize, u64) {
     let (mut at, mut end, mut sequence) = (0, 0, 0);
+    let mut written_since = BTreeSet::new();
     while at + UNIT <= content.len() {
         let Some((number, changes, len)) = frame::decode(&content[at..]).filter(|frame| frame.0 > sequence)
         else {
@@ -346,12 +383,14 @@ fn read_frames(content: &[u8], staged: &mut Staged, report: &mut ReplicasReport)
         };
         if at > end {
             report.damaged += 1;
+            written_since.clear();
         }
         for change in changes {
             report.records += 1;
             match change {
                 Change::Row(partition, row) => {
                     staged.rows.insert(partition, row);
+                    written_since.insert(partition);
                 }
                 Change::Removal(partition) => {
                     staged.rows.remove(&partition);
@@ -362,6 +401,14 @@ fn read_frames(content: &[u8], staged: &mut Staged, report: &mut ReplicasReport)
         sequence = number;
         at += len;
         end = at;
+    }
+    if frame::was_whole(content, end) {
+        report.damaged += 1;
+        written_since.clear();
+    }
+    if report.damaged > 0 {
+        report.outdated =
+            staged.rows.keys().filter(|partition| !written_since.contains(partition)).copied().collect();
     }
     (end, sequence)
 }

@@ -115,6 +115,11 @@ impl<D: Disk, C: Clock, W> Copy<D, C, W> {
         self.log.reader()
     }
 
+    /// Where the log begins and ends.
+    pub fn bounds(&self) -> (Offset, Offset) {
+        (self.log.start(), self.log.end())
+    }
+
     /// This copy's identity.
     pub fn own(&self) -> Pair {
         self.own

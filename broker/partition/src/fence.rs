@@ -13,7 +13,7 @@ fn lost_unsynced(row: &Replica, same_boot: bool) -> bool {
 }
 
 /// Gives new log ids to all copies of a directory that can no longer vouch for what they promised, durably,
-/// and notes this boot. Called once at start, before the session is registered. Returns how many were given.
+/// and notes this boot. Called once at start, before the session is registered. Returns who was given one.
 ///
 /// The old id stays in the control store as a member that nobody holds any more; a leader or an operator
 /// deals with that, and this broker declines to lead in its name.
@@ -21,14 +21,16 @@ pub fn settle_identities<D: Disk>(
     replicas: &Replicas<D>,
     report: &ReplicasReport,
     boot_id: u128,
-) -> Result<Vec<PartitionId>, StorageError> {
+) -> Result<Vec<Doubted>, StorageError> {
     let same_boot = report.boot_id == Some(boot_id) && boot_id != NO_BOOT;
     let mut doubted = Vec::new();
     for (partition, row) in replicas.all() {
-        // What a damaged record of the table said is lost; it may have been about any copy.
-        if report.damaged > 0 || lost_unsynced(&row, same_boot) {
+        // What a damaged commit of the table said is lost; it may have been about any copy that nothing newer is
+        // known of.
+        let outdated = report.outdated.binary_search(&partition).is_ok();
+        if outdated || lost_unsynced(&row, same_boot) {
             replicas.stage(partition, with_new_id(row));
-            doubted.push(partition);
+            doubted.push(Doubted { partition, outdated });
         }
     }
     if !same_boot || !doubted.is_empty() {
@@ -36,6 +38,15 @@ pub fn settle_identities<D: Disk>(
         replicas.commit(ticket)?;
     }
     Ok(doubted)
+}
+
+/// A copy that got a new identity.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Doubted {
+    /// The partition.
+    pub partition: PartitionId,
+    /// The table's newest word on it was damaged; otherwise unflushed records went with the machine's power.
+    pub outdated: bool,
 }
 
 /// The boot of no machine: whatever counts unsynced bytes has lost them, as far as the next start can tell.
@@ -56,7 +67,7 @@ pub fn suspect<D: Disk>(
 /// The row of the same bytes under a new identity. The fence stays; what the old one had confirmed does not
 /// count for the new one.
 pub(crate) fn with_new_id(row: Replica) -> Replica {
-    Replica { log_id: LogId::random(), mark: row.log_start, unsynced: false, ..row }
+    Replica { log_id: LogId::random(), mark: row.log_start, clean: false, unsynced: false, ..row }
 }
 
 #[cfg(test)]

@@ -17,6 +17,8 @@ use crate::config::PartitionConfig;
 use crate::copy::Copy;
 use crate::fence::with_new_id;
 
+mod adopt;
+
 /// A partition that this broker was named to lead.
 #[derive(Clone, Debug)]
 pub struct OpenRequest {
@@ -103,7 +105,15 @@ impl<D: Disk> Accepted<D> {
 impl<D: Disk, C: Clock + Clone> Opener<D, C> {
     /// Opens all, in one go; the outcomes stand in the order of the requests.
     pub fn open<W>(&self, requests: &[OpenRequest]) -> Vec<Outcome<D, C, W>> {
-        let accepted: Vec<_> = requests.iter().map(|request| self.accept(request)).collect();
+        let unknown = self.adopt_all(requests);
+        let accepted: Vec<_> = requests
+            .iter()
+            .zip(unknown)
+            .map(|(request, failed)| match failed {
+                None => self.accept(request),
+                Some(error) => Err(Outcome::Failed(error)),
+            })
+            .collect();
         let ticket = accepted.iter().flatten().map(Accepted::ticket).max();
         if let Some(Err(error)) = ticket.map(|ticket| self.replicas.commit(ticket)) {
             // Without a durable fence nobody may lead; what was made stays for the next try.
@@ -197,6 +207,9 @@ impl<D: Disk, C: Clock + Clone> Opener<D, C> {
         };
         let config = request.config.log.clone();
         match Log::open(&self.dir, request.partition, config, recovered, self.clock.wall()) {
+            // It holds records of a generation that the table says it never accepted: the table is of an earlier
+            // time, and what it says of this copy with it.
+            Ok((log, _)) if is_newer(&log, &before) => Err(self.doubted(request, row)),
             Ok((log, report)) => Ok((log, row, report)),
             // A crash came between the row and the folder; nothing was acknowledged from it.
             Err(StorageError::Missing(_)) if request.named.is_none() => self.create_again(request),
@@ -277,6 +290,10 @@ impl<D: Disk, C: Clock + Clone> Opener<D, C> {
         let (config, lease) = (Arc::clone(&request.config), self.lease.clone());
         Copy::new(log, own, row, config, lease, self.clock.clone())
     }
+}
+
+fn is_newer<D: Disk>(log: &Log<D>, row: &Replica) -> bool {
+    log.generations().latest().is_some_and(|(latest, _)| latest > row.accepted)
 }
 
 fn declined<D: Disk, C: Clock, W>(reason: Decline, row: Option<Replica>) -> Outcome<D, C, W> {

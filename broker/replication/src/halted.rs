@@ -17,6 +17,8 @@ pub enum HaltReason {
     Fenced,
     /// Its storage failed or is damaged.
     Storage,
+    /// The copy that was promised is not on this disk any more, and nobody else has it.
+    Wiped,
     /// A promise of the code was broken; the copy was stopped rather than trusted.
     Broken,
 }
@@ -36,6 +38,10 @@ impl HaltReason {
             HaltReason::Storage => {
                 "check the disk and the log line that names the file, then restart this broker"
             }
+            HaltReason::Wiped => {
+                "put the partition's folder back (with replicas.table, if there is a copy) and restart this broker; to \
+                 begin again empty, set unclean.leader.election.enable=true for the topic"
+            }
             HaltReason::Broken => {
                 "report the panic in this broker's log; a restart opens the copy again from its files"
             }
@@ -52,6 +58,7 @@ impl fmt::Display for HaltReason {
             HaltReason::BelowMark => "below_mark",
             HaltReason::Fenced => "fenced",
             HaltReason::Storage => "storage",
+            HaltReason::Wiped => "wiped",
             HaltReason::Broken => "broken",
         })
     }

@@ -1,6 +1,7 @@
 //! Which partitions this broker leads: what the lanes publish, and everyone else looks up.
 
 use std::collections::{BTreeMap, HashMap};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use felix_protocol::ids::{BrokerId, Generation, Offset, PartitionId};
 use felix_replication::halted::{HaltReason, Halted};
@@ -22,6 +23,8 @@ pub(crate) struct Led {
     changes: watch::Sender<u64>,
     /// The first failure that this process must not survive.
     fatal: watch::Sender<Option<FlushError>>,
+    /// Promotions at which acknowledged records may have been lost.
+    losses: AtomicU64,
 }
 
 impl Led {
@@ -33,6 +36,7 @@ impl Led {
             halted: Mutex::new(BTreeMap::new()),
             changes: watch::Sender::new(0),
             fatal: watch::Sender::new(None),
+            losses: AtomicU64::new(0),
         }
     }
 
@@ -75,10 +79,35 @@ impl Led {
         position: Offset,
         reason: HaltReason,
     ) {
-        tracing::error!(%partition, %generation, position, %reason, remedy = reason.remedy(), "a copy is halted");
         let row = Halted { partition: *partition, node: self.node, generation, position, reason };
-        self.halted.lock().insert(*partition, row);
+        let before = self.halted.lock().insert(*partition, row.clone());
+        if before.is_some_and(|before| before == row) {
+            return;
+        }
+        tracing::error!(%partition, %generation, position, %reason, remedy = reason.remedy(), "a copy is halted");
         self.changes.send_modify(|changes| *changes += 1);
+    }
+
+    /// The partition is not this broker's any more.
+    pub(super) fn forget(&self, partition: &PartitionId) {
+        self.remove(partition);
+        if self.halted.lock().remove(partition).is_some() {
+            self.changes.send_modify(|changes| *changes += 1);
+        }
+    }
+
+    /// A copy leads although it could not vouch for everything that was acknowledged.
+    pub(super) fn lossy(&self, partition: &PartitionId, generation: Generation, start: Offset, end: Offset) {
+        self.losses.fetch_add(1, Ordering::Relaxed);
+        tracing::error!(
+            %partition, %generation, log_start = start, log_end = end,
+            "loss event: a copy in doubt was promoted because nobody holds more; what is in its log is served, records \
+             that were acknowledged may be missing from it"
+        );
+    }
+
+    pub(super) fn losses(&self) -> u64 {
+        self.losses.load(Ordering::Relaxed)
     }
 
     pub(super) fn all_halted(&self) -> Vec<Halted> {

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use felix_cluster::config::Overrides;
 use felix_cluster::eligible::{Declined, Report};
-use felix_cluster::state::{DeclineReason, Revision};
+use felix_cluster::state::{self as stored, DeclineReason, Revision};
 use felix_cluster::view::{Changes, View};
 use felix_control::agent::Agent;
 use felix_partition::config::PartitionConfig;
@@ -137,6 +137,13 @@ impl Reconciler {
         match opener.dir.partitions() {
             Ok(folders) => {
                 for partition in folders.into_iter().filter(gone) {
+                    if self.agent.is_unverified() {
+                        tracing::warn!(
+                            %partition,
+                            "the control store does not know this copy's topic, and may have gone back; the copy is kept"
+                        );
+                        continue;
+                    }
                     tracing::info!(%partition, "a copy of a deleted topic is removed");
                     self.removed(partition, Some(opener.dir.discard(&partition)), Duration::ZERO);
                 }
@@ -152,7 +159,7 @@ impl Reconciler {
             Err(error) => tracing::warn!(%error, "the data directory cannot be listed"),
         }
         for (partition, _) in opener.replicas.all() {
-            if gone(&partition) {
+            if gone(&partition) && !self.agent.is_unverified() {
                 self.partitions.upkeep.forget_row(partition);
             }
         }
@@ -181,6 +188,7 @@ impl Reconciler {
             let named = view.partition(partition).filter(|_| view.topic(&partition.topic).is_some());
             let Some(state) = named else {
                 gone.push(*partition);
+                self.partitions.led.forget(partition);
                 continue;
             };
             match (state.led_by(node, session), self.held.get(partition)) {
@@ -195,7 +203,7 @@ impl Reconciler {
                     let message = Message::End { partition: *partition, generation };
                     self.partitions.lane_of(partition).send(message);
                 }
-                (None, None) => {}
+                (None, None) => self.look_for_lost(view, *partition, &state.state),
             }
         }
         self.delete(gone);
@@ -248,6 +256,10 @@ impl Reconciler {
                     tracing::info!(%partition, cut_bytes = cut, ?rebuilt, "a log was recovered");
                 }
                 let Some(key) = key_state(view, &partition) else { return };
+                if request.unclean {
+                    let (start, end) = copy.bounds();
+                    self.partitions.led.lossy(&partition, generation, start, end);
+                }
                 let config = Arc::clone(&request.config);
                 self.held.insert(partition, Held { generation, config });
                 self.partitions.lane_of(&partition).send(Message::Adopt { copy, key });
@@ -264,6 +276,14 @@ impl Reconciler {
                     %partition, %generation, %accepted,
                     "named to lead at a generation older than the one accepted here: the control store went back"
                 );
+                // The next promotion is at a later one; before long it is late enough.
+                if let (Some(current), Some(row)) =
+                    (request.named, self.partitions.opener.replicas.get(&partition))
+                {
+                    let (reason, current) = (DeclineReason::Doubt, Some(current));
+                    let declined = Declined { reason, current, accepted, end: row.synced };
+                    self.decline(view, partition, generation, declined);
+                }
             }
             Outcome::Failed(error @ (StorageError::Full { .. } | StorageError::Io { .. })) => {
                 tracing::warn!(%partition, %error, "a partition cannot be opened now; trying again");
@@ -273,6 +293,31 @@ impl Reconciler {
                 tracing::error!(%partition, %error, "a partition cannot be opened");
                 self.partitions.led.halted(&partition, generation, 0, HaltReason::Storage);
             }
+        }
+    }
+
+    /// A partition that nobody leads, because the copy here was given up: shows that, or says that it is back.
+    fn look_for_lost(&mut self, view: &View, partition: PartitionId, state: &stored::Partition) {
+        let node = self.agent.node();
+        let Some(gone) = state.gone.iter().find(|gone| gone.pair.broker == node) else { return };
+        let Some(topic) = view.topic(&partition.topic).filter(|_| state.leader.is_none()) else { return };
+        let config = self.settings.of(view, topic, state);
+        match self.partitions.opener.take_back(&partition, gone.pair.log, gone.current, &config) {
+            Ok(Some(row)) => {
+                tracing::warn!(%partition, "a copy that was given up for lost is back, under a new identity");
+                let (reason, current) = (DeclineReason::Doubt, Some(row.log_id));
+                let held = Declined { reason, current, accepted: row.accepted, end: row.synced };
+                self.agent.report_returned(partition, held, move |noted| {
+                    if let Err(error) = noted {
+                        tracing::warn!(%partition, %error, "a copy's return was not noted; the next start does it");
+                    }
+                });
+            }
+            Ok(None) if gone.current.is_none() => {
+                self.partitions.led.halted(&partition, state.generation, 0, HaltReason::Wiped);
+            }
+            Ok(None) => {}
+            Err(error) => tracing::error!(%partition, %error, "a copy that was given up cannot be looked at"),
         }
     }
 

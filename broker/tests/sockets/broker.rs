@@ -36,12 +36,24 @@ impl Broker {
     }
 
     pub fn start_in(directory: tempfile::TempDir, arguments: &[&str]) -> Broker {
+        match Broker::try_start(directory, arguments) {
+            Ok((broker, _)) => broker,
+            Err(log) => panic!("the broker ended: {log}"),
+        }
+    }
+
+    /// Starts it and returns what it logged until it was ready; or what it said when it refused.
+    pub fn try_start(directory: tempfile::TempDir, arguments: &[&str]) -> Result<(Broker, String), String> {
         let mut child = command(directory.path()).args(arguments).spawn().unwrap();
         let mut log = BufReader::new(child.stderr.take().unwrap());
         let mut seen = String::new();
         loop {
             let mut line = String::new();
-            assert!(log.read_line(&mut line).unwrap() > 0, "the broker ended: {seen}");
+            if log.read_line(&mut line).unwrap() == 0 {
+                let status = child.wait().unwrap();
+                seen.push_str(&format!("exit code {:?}", status.code()));
+                return Err(seen);
+            }
             seen.push_str(&line);
             if line.contains(" ready ") {
                 break;
@@ -54,7 +66,7 @@ impl Broker {
             let line = listening.lines().find_map(|line| line.strip_prefix(&format!("{name} "))).unwrap();
             line.parse().unwrap()
         };
-        Broker { child, address: find("PLAINTEXT"), http: find("metrics"), directory }
+        Ok((Broker { child, address: find("PLAINTEXT"), http: find("metrics"), directory }, seen))
     }
 
     pub fn connect(&self) -> Client {

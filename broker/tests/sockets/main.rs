@@ -3,4 +3,5 @@
 
 mod broker;
 mod connections;
+mod side_files;
 mod start;

@@ -168,10 +168,24 @@ fn decline(state: &Partition, leader: &Leader, declined: &Declined) -> Result<Pa
     if state.last.pair() == Some(pair) {
         after.last = Last::Nobody;
     }
-    after.gone.retain(|gone| gone.pair != pair);
+    // What a broker says last of what it holds is what counts.
+    after.gone.retain(|gone| gone.pair.broker != pair.broker);
     let Declined { reason, current, accepted, end } = *declined;
     after.gone.push(Gone { pair, reason, current, accepted, end });
     Ok(after)
+}
+
+/// The partition after its broker found bytes of a copy that it had given up for lost: nobody leads, and what the
+/// broker holds now, under an identity of its own, differs from what it said last. `None` where that is not so.
+pub fn returned(state: &Partition, broker: BrokerId, held: &Declined) -> Option<Partition> {
+    let before = state.gone.iter().find(|gone| gone.pair.broker == broker)?;
+    let Declined { reason, current, accepted, end } = *held;
+    let after = Gone { pair: before.pair, reason, current, accepted, end };
+    if state.leader.is_some() || *before == after || current.is_none() {
+        return None;
+    }
+    let gone = state.gone.iter().map(|gone| if gone.pair.broker == broker { after } else { *gone }).collect();
+    Some(Partition { gone, ..state.clone() })
 }
 
 /// The decision that writes a lawful report; `None` when it says what is already so. The view's partition must

@@ -22,13 +22,19 @@ pub struct Past {
     /// The directory has no identity of its own yet. A process that ended between registering and writing one
     /// down leaves it so, and the next gives it another.
     pub unnamed: bool,
+    /// What was known of earlier sessions and of how far the store had come was lost, now or in an earlier life:
+    /// the store's own session is taken for this directory's, and nobody can tell whether the store went back then.
+    pub unverified: bool,
 }
 
 /// Why a node may not register.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum Stranger {
     /// The store belongs to another cluster.
-    #[error("the control store belongs to cluster {store}, the data directory to cluster {directory}")]
+    #[error(
+        "the control store belongs to cluster {store}, the data directory to cluster {directory}: put back the file \
+         that does not belong here, control.redb or meta.properties"
+    )]
     Cluster {
         /// The store's.
         store: String,
@@ -36,10 +42,16 @@ pub enum Stranger {
         directory: String,
     },
     /// The directory has joined a cluster, but the store is empty.
-    #[error("the data directory belongs to cluster {0}, but the control store is empty")]
+    #[error(
+        "the data directory belongs to cluster {0}, but the control store is empty: put control.redb back from a \
+         copy of this directory, or begin anew in another one"
+    )]
     Empty(String),
     /// The id is registered from another directory.
-    #[error("node {node} is registered with data directory {registered}, this one is {here}")]
+    #[error(
+        "node {node} is registered with data directory {registered}, this one is {here}: put back the \
+         meta.properties that belongs here, or move it away to have it written anew"
+    )]
     Directory {
         /// The id.
         node: BrokerId,
@@ -51,7 +63,8 @@ pub enum Stranger {
     /// A session this directory never had: the store or the directory was restored from a copy.
     #[error(
         "node {0} was last registered by a process this data directory knows nothing of: \
-         the control store or the directory was restored from a copy"
+         the control store or the directory was restored from a copy; put the files that belong together back, or \
+         move control.past away to go on with what is here"
     )]
     Session(BrokerId),
 }
@@ -91,7 +104,7 @@ pub fn take_over(view: &View, id: BrokerId, node: &Node, past: &Past) -> Result<
                 let (registered, here) = (name(before.node.directory), name(node.directory));
                 return Err(Stranger::Directory { node: id, registered, here });
             }
-            if !past.sessions.contains(&before.node.session) {
+            if !past.unverified && !past.sessions.contains(&before.node.session) {
                 return Err(Stranger::Session(id));
             }
             decision = decision.at(key.clone(), before.revision);

@@ -22,15 +22,30 @@ use crate::store::{Store, StoreError};
 #[derive(Debug, Error)]
 pub enum StartError {
     /// The store does not open.
-    #[error(transparent)]
+    #[error("{0}{after}", after = remedy(.0))]
     Store(#[from] StoreError),
+    /// The store is empty, and beside it are copies of partitions: without it nobody knows whose they are.
+    #[error(
+        "the control store is empty, but the data directory holds {0} copies of partitions: put control.redb back \
+         from a copy of this directory (nothing was changed), or begin anew in another directory"
+    )]
+    Orphans(usize),
+    /// The store of this directory is another node's.
+    #[error("node {here}: the control store in this data directory is that of node {registered}")]
+    OtherNode {
+        /// Who is registered.
+        registered: felix_protocol::ids::BrokerId,
+        /// Who starts.
+        here: felix_protocol::ids::BrokerId,
+    },
     /// Store and directory do not belong together.
     #[error(transparent)]
     Stranger(#[from] Stranger),
     /// The store is older than what this directory has seen.
     #[error(
-        "the control store is at revision {store}, but this data directory has seen revision {seen}: it was restored \
-         from an older copy"
+        "the control store is at revision {store}, but this data directory has seen revision {seen}: control.redb was \
+         restored from an older copy; put the newer one back, or move control.past away to go on without what was \
+         decided since"
     )]
     WentBack {
         /// The store's revision.
@@ -53,6 +68,20 @@ pub enum StartError {
     /// The control thread ended at the start.
     #[error("the control thread ended: {0}")]
     Ended(String),
+}
+
+/// What to do about a store that does not open, where that is not said already.
+fn remedy(error: &StoreError) -> &'static str {
+    match error {
+        StoreError::Damaged(_) => {
+            "; put control.redb back from a copy of this directory (nothing else was changed), or begin anew in \
+             another directory"
+        }
+        StoreError::Unavailable(_)
+        | StoreError::Unknown(_)
+        | StoreError::Compacted(_)
+        | StoreError::Failed(_) => "",
+    }
 }
 
 type Started = Result<SessionId, StartError>;
@@ -129,9 +158,19 @@ async fn enter<D: Disk>(
     let store = Embedded::open(disk.clone(), &config.directory)?;
     let mut executor = Executor::load(store, Arc::clone(published)).await?;
     let seen = executor.view().revision();
+    if let Some(why) = memory.lost.filter(|_| executor.view().cluster().is_some()) {
+        tracing::warn!(
+            file = crate::past::FILE_NAME,
+            why,
+            "what this directory remembered of its control store is lost; the store beside it is believed, and copies \
+             that it does not know are kept"
+        );
+        memory.past.unverified = true;
+    }
     if seen < memory.revision {
         return Err(StartError::WentBack { store: seen, seen: memory.revision });
     }
+    published.set_unverified(memory.past.unverified);
     memory.past.unnamed = config.cluster_id.is_none();
     check(&executor, config, &memory.past)?;
 
@@ -164,6 +203,10 @@ async fn enter<D: Disk>(
     };
     register(&mut executor, config, &id, &node, &memory.past).await?;
     executor.settle().await?;
+    // A store of before this life is told from this one from now on.
+    memory.past.cluster = Some(id);
+    memory.revision = executor.view().revision();
+    memory.write(disk, &config.directory).map_err(memory_failed)?;
     Ok((executor, session))
 }
 
@@ -194,6 +237,15 @@ async fn register<S: Store>(
 fn check<S: Store>(executor: &Executor<S>, config: &AgentConfig, past: &Past) -> Result<(), StartError> {
     let view = executor.view();
     registration::check_cluster(view, past)?;
+    if view.cluster().is_none() && config.copies > 0 {
+        return Err(StartError::Orphans(config.copies));
+    }
+    // The store in a directory knows one node: the directory's.
+    if view.broker(config.node).is_none()
+        && let Some(other) = view.nodes().next()
+    {
+        return Err(StartError::OtherNode { registered: other.0, here: config.node });
+    }
     // `meta.properties` may have been written before the cluster was founded, never the other way round.
     if let (Some(directory), Some(cluster)) = (&config.cluster_id, view.cluster())
         && *directory != cluster.value.id

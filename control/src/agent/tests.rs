@@ -41,6 +41,7 @@ fn config(directory: PathBuf) -> AgentConfig {
         rack: None,
         version: "0.1.0".to_owned(),
         lease_ms: 2000,
+        copies: 0,
     }
 }
 

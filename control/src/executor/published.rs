@@ -1,6 +1,6 @@
 //! What the loop shows to the rest of the broker.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use arc_swap::ArcSwap;
@@ -18,6 +18,8 @@ pub(crate) struct Published {
     lease: Arc<AtomicU64>,
     failure: OnceLock<String>,
     ended: watch::Sender<bool>,
+    /// Whether the store may have gone back unnoticed.
+    unverified: AtomicBool,
 }
 
 /// The lease of this process's session, as a plain number: whoever admits writes reads it, without knowing
@@ -58,6 +60,7 @@ impl Published {
             lease: Arc::new(AtomicU64::new(0)),
             failure: OnceLock::new(),
             ended: watch::Sender::new(false),
+            unverified: AtomicBool::new(false),
         })
     }
 
@@ -75,6 +78,14 @@ impl Published {
 
     pub(crate) fn changed(&self) -> watch::Receiver<Revision> {
         self.revision.subscribe()
+    }
+
+    pub(crate) fn set_unverified(&self, unverified: bool) {
+        self.unverified.store(unverified, Ordering::Release);
+    }
+
+    pub(crate) fn is_unverified(&self) -> bool {
+        self.unverified.load(Ordering::Acquire)
     }
 
     pub(crate) fn lease(&self) -> &Arc<AtomicU64> {

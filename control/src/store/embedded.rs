@@ -139,6 +139,9 @@ impl<D: Disk> Embedded<D> {
         let fresh = match self.disk.len_of(&self.path) {
             Ok(len) => len == 0,
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => true,
+            Err(error) if error.kind() == std::io::ErrorKind::IsADirectory => {
+                return Err(StoreError::Damaged(format!("{shown} is a folder")));
+            }
             Err(error) => return Err(unavailable(error)),
         };
         let file = self.disk.open(&self.path, OpenMode::Create).map_err(unavailable)?;

@@ -28,6 +28,7 @@ use crate::seal::{self, Found, Running};
 use crate::segment::walk::{Broken, Walk};
 use crate::segment::{Home, Segment};
 
+mod adopt;
 mod scan;
 
 /// What the folder holds.

@@ -96,9 +96,12 @@ impl<D: Disk> Deleted<D> {
         &self.folder
     }
 
-    /// Removes the folder and all that is in it.
+    /// Removes the folder and all that is in it; one that is gone already is no failure.
     pub fn remove(self) -> Result<(), StorageError> {
-        self.dir.disk().remove_dir_all(&self.folder).doing("remove", &self.folder)
+        match self.dir.disk().remove_dir_all(&self.folder) {
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),
+            removed => removed.doing("remove", &self.folder),
+        }
     }
 }
 

@@ -98,6 +98,28 @@ pub(crate) fn decode(bytes: &[u8]) -> Option<(u64, Vec<Change>, usize)> {
     Some((sequence, changes, len))
 }
 
+/// What a device writes as one.
+const SECTOR: usize = 512;
+
+/// Whether a frame at `at` that cannot be read was once written as a whole, and so damaged later: its head says
+/// how long it is, and no piece of it that a device writes as one is blank. A commit that was never finished
+/// leaves at least one such piece as it was: zeros.
+pub(crate) fn was_whole(content: &[u8], at: usize) -> bool {
+    let Some(head) = content.get(at..at + UNIT) else { return false };
+    if head.iter().all(|byte| *byte == 0) {
+        return false;
+    }
+    let count = usize::try_from(u32::from_be_bytes(take(head, 12))).unwrap_or(usize::MAX);
+    let len = count.saturating_add(1).saturating_mul(UNIT);
+    // One that the file is too short for was cut off by a full disk, or its head was hit itself.
+    let Some(end) = at.checked_add(len).filter(|end| *end <= content.len()) else { return false };
+    (at / SECTOR..end.div_ceil(SECTOR)).all(|piece| {
+        let from = (piece * SECTOR).max(at);
+        let to = ((piece + 1) * SECTOR).min(end);
+        content[from..to].iter().any(|byte| *byte != 0)
+    })
+}
+
 fn decode_change(unit: &[u8]) -> Option<Change> {
     let partition = PartitionId {
         topic: TopicId(Uuid::from_bytes(take(unit, 4))),

@@ -120,6 +120,55 @@ fn damage_below_later_commits_is_told() {
 }
 
 #[test]
+fn only_copies_that_nothing_newer_is_known_of_are_outdated() {
+    let disk = MemDisk::new();
+    let (replicas, _) = Replicas::open(&dir(&disk)).unwrap();
+    for number in [0, 1, 2, 1] {
+        let ticket = replicas.stage(partition(number), row(i64::try_from(number).unwrap() + 10));
+        replicas.commit(ticket).unwrap();
+        // Differs from the one before.
+        replicas.stage(partition(1), row(99));
+    }
+    let whole = disk.content(&table()).unwrap();
+    let open = |hit: usize| {
+        let mut content = whole.clone();
+        content[hit] ^= 1;
+        let after = MemDisk::new();
+        after.create_dir(Path::new("/data")).unwrap();
+        after.put(&table(), &content).unwrap();
+        Replicas::open(&dir(&after)).unwrap()
+    };
+    // In the second commit, behind which the third writes 1 and 2 anew.
+    let (_, report) = open(2 * UNIT + UNIT + 30);
+    assert_eq!((report.damaged, report.outdated), (1, vec![partition(0)]));
+    // In the last one: it was written as a whole, so it is no torn tail.
+    let last = whole.iter().rposition(|byte| *byte != 0).unwrap();
+    let (_, report) = open(last - 5);
+    assert_eq!((report.damaged, report.outdated.len()), (1, 3));
+}
+
+#[test]
+fn a_table_that_says_nothing_beside_copies_is_told_put_aside_and_begun_anew() {
+    for content in [None, Some(&b""[..]), Some(b"x"), Some(&[0; 4096]), Some(&[0xFF; 5000])] {
+        let disk = MemDisk::new();
+        disk.create_dir(Path::new("/data")).unwrap();
+        disk.create_dir(&Path::new("/data").join(partition(1).to_string())).unwrap();
+        match content {
+            Some(content) => disk.put(&table(), content).unwrap(),
+            None => disk.create_dir(&table()).unwrap(),
+        }
+        let (replicas, report) = Replicas::open(&dir(&disk)).unwrap();
+        assert!(report.lost.is_some());
+        replicas.commit(replicas.stage(partition(1), row(1))).unwrap();
+        let aside = Path::new("/data").join(format!("{}{}", layout::REPLICAS, layout::ASIDE));
+        let garbage = content.filter(|content| content.iter().any(|byte| *byte != 0));
+        assert_eq!(disk.content(&aside).ok().as_deref(), garbage);
+        let (found, report) = Replicas::open(&dir(&disk.crash(Crash::KeepAll))).unwrap();
+        assert_eq!((found.all().len(), report.lost), (1, None));
+    }
+}
+
+#[test]
 fn garbage_is_an_empty_table_and_does_not_stop_a_start() {
     for content in [&b""[..], b"x", &[0; 4096], &[0xFF; 5000]] {
         let disk = MemDisk::new();

@@ -39,6 +39,7 @@ impl Life {
             rack: None,
             version: "0".to_owned(),
             lease_ms: 2000,
+            copies: 0,
         };
         let agent = runtime.block_on(Agent::start(OsDisk, config)).unwrap();
         let lease = Lease::shared(agent.lease().shared());

@@ -160,9 +160,14 @@ async fn strangers_are_refused() {
     let moved = again(&moved, copy()).await;
     assert!(matches!(moved, Err(StartError::Stranger(Stranger::Directory { .. }))), "{moved:?}");
 
-    // The directory's memory is lost: the store was written by a process it knows nothing of.
+    // The directory's memory is that of an earlier time: the store was written by a process it knows nothing of.
+    let past = place.config.directory.join(crate::past::FILE_NAME);
+    let before = place.disk.content(&past).unwrap();
     let disk = copy();
-    disk.remove_file(&place.config.directory.join(crate::past::FILE_NAME)).unwrap();
+    for _ in 0..2 {
+        kill(Agent::start(disk.clone(), place.config.clone()).await.unwrap()).await;
+    }
+    disk.put(&past, &before).unwrap();
     let unknown = again(&|_| (), disk).await;
     assert!(matches!(unknown, Err(StartError::Stranger(Stranger::Session(_)))), "{unknown:?}");
 
@@ -182,6 +187,67 @@ async fn strangers_are_refused() {
     disk.remove_file(&file).unwrap();
     let lost = again(&|_| (), disk).await;
     assert!(matches!(lost, Err(StartError::WentBack { .. })), "{lost:?}");
+}
+
+#[tokio::test]
+async fn a_lost_memory_keeps_nobody_out_and_is_remembered() {
+    let place = in_memory();
+    let agent = place.start().await;
+    create(&agent, topic("orders", 1), Duration::ZERO).await;
+    assert!(!agent.is_unverified());
+    agent.stop().await.unwrap();
+    let past = place.config.directory.join(crate::past::FILE_NAME);
+    for content in [None, Some(&b""[..]), Some(b"x"), Some(&[b'x'; 9000])] {
+        let place = place.after(Crash::KeepAll);
+        place.disk.remove_file(&past).unwrap();
+        if let Some(content) = content {
+            place.disk.put(&past, content).unwrap();
+        }
+        for _ in 0..2 {
+            let agent = place.start().await;
+            assert!(agent.is_unverified(), "nobody can tell whether the store went back then");
+            assert!(agent.view().topic_named("orders").is_some());
+            kill(agent).await;
+        }
+    }
+}
+
+#[tokio::test]
+async fn an_empty_store_is_not_founded_beside_copies() {
+    let mut place = in_memory();
+    let agent = place.start().await;
+    let cluster = agent.view().cluster_id().to_owned();
+    agent.stop().await.unwrap();
+    kill(agent).await;
+    place.config.copies = 3;
+    for known in [None, Some(cluster)] {
+        let disk = place.disk.crash(Crash::KeepAll);
+        for file in [crate::past::FILE_NAME, crate::store::embedded::FILE_NAME] {
+            disk.remove_file(&place.config.directory.join(file)).unwrap();
+        }
+        let config = AgentConfig { cluster_id: known, ..place.config.clone() };
+        let refused = Agent::start(disk, config).await.map(|_| ());
+        assert!(matches!(refused, Err(StartError::Orphans(3))), "{refused:?}");
+    }
+    // The directory lost its name, and somebody starts another node in it.
+    let config = AgentConfig { node: BrokerId(2), ..place.config.clone() };
+    let refused = Agent::start(place.disk.clone(), config).await.map(|_| ());
+    assert!(matches!(refused, Err(StartError::OtherNode { .. })), "{refused:?}");
+    kill(place.start().await).await;
+}
+
+#[tokio::test]
+async fn a_panic_in_one_request_touches_no_other() {
+    let place = in_memory();
+    let agent = place.start().await;
+    create(&agent, topic("beside", 1), Duration::ZERO).await;
+    let target = ConfigTarget::Topic("beside".to_owned());
+    let broken = agent.alter_configs(target.clone(), false, |_| panic!("on purpose"));
+    let beside = agent.create_topics(vec![topic("orders", 1)], false, Duration::ZERO);
+    let (broken, beside) = tokio::join!(broken, beside);
+    assert!(matches!(broken, Err(AdminError::Control(ControlError::Broken))), "{broken:?}");
+    assert!(beside[0].is_ok());
+    agent.alter_configs(target, false, |now| Ok(now.clone())).await.unwrap();
 }
 
 #[tokio::test]

@@ -1,5 +1,7 @@
 //! What a log obeys. Kafka's topic configs, already resolved to numbers.
 
+use crate::compaction::CompactionConfig;
+
 /// Settings of one log; changed on a live log by [`crate::Log::set_config`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LogConfig {
@@ -21,6 +23,8 @@ pub struct LogConfig {
     pub deletes: bool,
     /// `cleanup.policy` contains `compact`.
     pub compacts: bool,
+    /// What compaction obeys.
+    pub compaction: CompactionConfig,
     /// `file.delete.delay.ms`: how long a removed segment stays on disk under another name.
     pub file_delete_delay_ms: i64,
     /// `preallocate`: reserve a segment's blocks when it is made.
@@ -42,6 +46,7 @@ impl Default for LogConfig {
             retention_ms: Some(7 * 24 * 60 * 60 * 1000),
             deletes: true,
             compacts: false,
+            compaction: CompactionConfig::default(),
             file_delete_delay_ms: 60_000,
             preallocate: false,
             producer_expiry_ms: 24 * 60 * 60 * 1000,

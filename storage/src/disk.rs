@@ -90,6 +90,10 @@ pub trait DiskFile: Send + Sync + 'static {
     fn is_empty(&self) -> io::Result<bool> {
         Ok(self.len()? == 0)
     }
+    /// Sets what [`Disk::modified`] will say of the file; best effort.
+    fn set_modified(&self, _time: WallTime) -> io::Result<()> {
+        Ok(())
+    }
     /// Reserves blocks up to `len` without changing the length; best effort.
     fn reserve(&self, _len: u64) -> io::Result<()> {
         Ok(())

@@ -16,7 +16,8 @@
 //! ```
 //!
 //! A name with `.deleted` appended, or a folder ending in `-delete`, waits to be removed. A name with `.tmp`
-//! appended was never finished.
+//! appended was never finished, nor was one with `.cleaned` unless there is one with `.swap`: that is a compacted
+//! segment on the way to its place, and the next open brings it there.
 
 use std::path::{Path, PathBuf};
 
@@ -43,6 +44,10 @@ pub const DELETED: &str = ".deleted";
 pub const UNFINISHED: &str = ".tmp";
 /// Appended to the name of a file that says nothing and was put aside.
 pub const ASIDE: &str = ".unreadable";
+/// Appended to the name of a file that compaction is writing.
+pub const CLEANED: &str = ".cleaned";
+/// Appended to the name of a compacted segment that counts, and whose place is being made free.
+pub const SWAP: &str = ".swap";
 /// Ends the name of a folder that waits to be removed.
 pub const DELETED_FOLDER: &str = "-delete";
 

@@ -5,6 +5,7 @@
 //! flusher's own, leases, and every opinion on who may write.
 
 mod check;
+pub mod compaction;
 pub mod config;
 pub mod data_dir;
 pub mod disk;

@@ -17,6 +17,7 @@ use felix_protocol::ids::{Offset, PartitionId};
 use felix_protocol::time::WallTime;
 use parking_lot::RwLock;
 
+use crate::compaction::Progress;
 use crate::config::LogConfig;
 use crate::data_dir::DataDir;
 use crate::disk::{Disk, OpenMode, write_all_at};
@@ -34,6 +35,8 @@ const SHORT: u64 = 64 << 10;
 
 mod aborted;
 mod append;
+mod compact;
+mod decided;
 mod load;
 mod lookup;
 mod read;
@@ -44,6 +47,8 @@ mod truncate;
 #[cfg(test)]
 mod tests;
 
+use compact::Claim;
+use decided::Decided;
 pub use read::LogReader;
 pub(crate) use retention::delete_folder;
 pub use retention::{Deleted, Retired};
@@ -154,6 +159,14 @@ pub struct Log<D: Disk> {
     first_timestamp: Option<i64>,
     /// By how much the active segment's time is shortened.
     jitter_ms: i64,
+    /// Transactions decided lately.
+    decided: Decided,
+    /// Segments that end here or below are flushed with all their side files.
+    closed: Offset,
+    /// How far it is compacted.
+    progress: Progress,
+    /// What a round of compaction is about to put in place.
+    claim: Option<Claim>,
     /// A failed write left bytes behind the end, and they could not be cut yet.
     ragged: bool,
     /// The checksum of the active segment; unknown where it was cut, or adopted without its seal.
@@ -182,6 +195,8 @@ struct Pending<D: Disk> {
     map_owed: bool,
     /// A job is out.
     running: bool,
+    /// Where the active segment began when it was given out.
+    closing: Offset,
     side_failed: Arc<AtomicBool>,
 }
 
@@ -195,6 +210,7 @@ impl<D: Disk> Default for Pending<D> {
             map_changed: false,
             map_owed: false,
             running: false,
+            closing: 0,
             side_failed: Arc::default(),
         }
     }
@@ -286,6 +302,10 @@ impl<D: Disk> Log<D> {
             active_since: now,
             first_timestamp: None,
             jitter_ms,
+            decided: Decided::default(),
+            closed: 0,
+            progress: Progress::default(),
+            claim: None,
             ragged: false,
             running: (position == 0).then(Running::new),
             touched: false,
@@ -377,6 +397,7 @@ impl<D: Disk> Log<D> {
             return None;
         }
         pending.running = true;
+        pending.closing = self.active.base();
         pending.active_dirty = false;
         pending.side_failed = Arc::default();
         Some(self.take_job())
@@ -409,6 +430,7 @@ impl<D: Disk> Log<D> {
                 // flush.
                 if !self.pending.map_owed {
                     self.synced = self.synced.max(end);
+                    self.closed = self.closed.max(self.pending.closing);
                 }
             }
             Err(_) => self.poisoned = true,

@@ -10,6 +10,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
+use arc_swap::ArcSwapOption;
 use felix_protocol::batch::BatchHeader;
 use felix_protocol::ids::{Offset, PartitionId};
 use parking_lot::Mutex;
@@ -25,8 +26,10 @@ use crate::seal::Running;
 
 mod aborted;
 mod lookup;
+pub(crate) mod output;
 pub(crate) mod walk;
 
+use output::Kept;
 use walk::{Broken, Walk};
 
 /// Index entries that are gathered in memory before they are written to the file together.
@@ -52,6 +55,8 @@ pub(crate) struct Segment<D: Disk> {
     indexes: Mutex<Indexes>,
     /// Aborted transactions; `None`: the file knows.
     aborted: Mutex<Option<Vec<AbortedTransaction>>>,
+    /// The files, once another segment has taken this one's place.
+    kept: ArcSwapOption<Kept<D::File>>,
     /// Held while somebody checks or builds the indexes again.
     repair: Mutex<()>,
     /// Where sequential readers go on: relative offset and position, each in 32 bits.
@@ -88,7 +93,7 @@ impl Indexes {
     /// Takes in a batch, in Kafka's way: an entry for the first batch after more than `interval` bytes.
     fn add(&mut self, header: &BatchHeader, position: u64, interval: u32) {
         let offset = header.last_offset();
-        if header.max_timestamp >= 0 && self.max.is_none_or(|max| header.max_timestamp > max.timestamp) {
+        if dates(header) && self.max.is_none_or(|max| header.max_timestamp > max.timestamp) {
             self.max = Some(TimeEntry { timestamp: header.max_timestamp, offset });
         }
         if self.since > u64::from(interval)
@@ -111,6 +116,11 @@ impl Indexes {
     }
 }
 
+/// Whether a batch has a record of its greatest timestamp: one that compaction emptied has not.
+fn dates(header: &BatchHeader) -> bool {
+    header.max_timestamp >= 0 && header.records > 0
+}
+
 fn encoded<E: IndexEntry>(entries: &[E], base: Offset) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(entries.len() * E::BYTES);
     for entry in entries {
@@ -131,6 +141,7 @@ impl<D: Disk> Segment<D> {
             times: Slot::new(),
             indexes: Mutex::new(Indexes::default()),
             aborted: Mutex::new(None),
+            kept: ArcSwapOption::empty(),
             repair: Mutex::new(()),
             hints: Default::default(),
             next_hint: AtomicUsize::new(0),
@@ -200,20 +211,37 @@ impl<D: Disk> Segment<D> {
 
     /// The batches' file.
     pub(crate) fn file(&self) -> io::Result<Arc<D::File>> {
-        if let Some(file) = self.log.opened() {
-            return Ok(file);
-        }
-        self.home.dir.handles().get(&self.log, self.disk(), &self.path(Kind::Log), OpenMode::Write)
+        let found = match self.log.opened() {
+            Some(file) => Ok(file),
+            None => {
+                self.home.dir.handles().get(&self.log, self.disk(), &self.path(Kind::Log), OpenMode::Write)
+            }
+        };
+        // Asked last: the files are kept before others get their names, so what was opened meanwhile may be
+        // another's.
+        self.kept.load().as_ref().map_or(found, |kept| Ok(kept.log()))
     }
 
     /// The batches' file, if it is open.
     pub(crate) fn file_nowait(&self) -> Option<Arc<D::File>> {
-        self.log.opened()
+        let found = self.log.opened();
+        self.kept.load().as_ref().map_or(found, |kept| Some(kept.log()))
     }
 
     fn index_file(&self, kind: Kind, mode: OpenMode) -> io::Result<Arc<D::File>> {
         let slot = if kind == Kind::Index { &self.offsets } else { &self.times };
-        self.home.dir.handles().get(slot, self.disk(), &self.path(kind), mode)
+        let found = self.home.dir.handles().get(slot, self.disk(), &self.path(kind), mode);
+        self.kept.load().as_ref().map_or(found, |kept| kept.index(kind))
+    }
+
+    /// The data directory.
+    pub(crate) fn dir(&self) -> &DataDir<D> {
+        &self.home.dir
+    }
+
+    /// The log's folder.
+    pub(crate) fn folder(&self) -> &std::path::Path {
+        &self.home.folder
     }
 
     /// Closes the files; they open again when needed.
@@ -417,7 +445,7 @@ impl<D: Disk> Segment<D> {
     pub(crate) fn adopt_since(&self, header: &BatchHeader) {
         let mut indexes = self.indexes.lock();
         indexes.since += header.bytes as u64;
-        if header.max_timestamp >= 0 && indexes.max.is_none_or(|max| header.max_timestamp > max.timestamp) {
+        if dates(header) && indexes.max.is_none_or(|max| header.max_timestamp > max.timestamp) {
             indexes.max = Some(TimeEntry { timestamp: header.max_timestamp, offset: header.last_offset() });
         }
     }

@@ -127,6 +127,21 @@ impl Tail {
         budget.release(freed);
     }
 
+    /// Forgets batches below `offset`.
+    pub(crate) fn drop_below(&self, budget: &TailBudget, offset: Offset) {
+        let freed = {
+            let mut ring = self.ring.lock();
+            let below = ring.batches.partition_point(|batch| batch.next <= offset) as u64;
+            if below == 0 {
+                0
+            } else {
+                let last = ring.first + below - 1;
+                ring.drop_through(last)
+            }
+        };
+        budget.release(freed);
+    }
+
     /// Whether a read at `from` would be served.
     pub(crate) fn covers(&self, from: Offset) -> bool {
         self.ring.lock().at(from).is_some()

@@ -63,6 +63,11 @@ impl Selection {
         Ok(selection)
     }
 
+    /// Nothing of the batch stays; its records are not looked at.
+    pub fn nothing(header: &BatchHeader) -> Selection {
+        Selection { records: header.records, max_timestamp: i64::MIN, ..Selection::default() }
+    }
+
     /// Whether nothing goes.
     pub fn is_whole(&self) -> bool {
         self.kept == self.records
@@ -144,6 +149,12 @@ pub fn emptied(header: &BatchHeader) -> Result<CheckedBatch, BuildError> {
     debug_assert_eq!(changed.codec(), Some(Codec::None));
     changed.base_timestamp = -1;
     seal(changed, vec![0; HEADER_BYTES])
+}
+
+/// The batch without records and without its producer: it keeps the place of its offsets and its generation
+/// alone. No transaction begins or goes on with it.
+pub fn placeholder(header: &BatchHeader) -> Result<CheckedBatch, BuildError> {
+    emptied(&BatchHeader { producer_id: -1, producer_epoch: -1, base_sequence: -1, attributes: 0, ..*header })
 }
 
 fn length(bytes: &[u8]) -> i64 {

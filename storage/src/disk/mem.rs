@@ -379,6 +379,11 @@ impl DiskFile for MemFile {
         Ok(())
     }
 
+    fn set_modified(&self, time: WallTime) -> io::Result<()> {
+        self.state.lock().file_mut(self.id)?.modified = time.0;
+        Ok(())
+    }
+
     fn len(&self) -> io::Result<u64> {
         Ok(self.state.lock().file(self.id)?.current.len() as u64)
     }

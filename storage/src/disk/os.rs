@@ -154,6 +154,11 @@ impl DiskFile for OsFile {
         Ok(self.0.metadata()?.len())
     }
 
+    fn set_modified(&self, time: WallTime) -> io::Result<()> {
+        let since = std::time::Duration::from_millis(u64::try_from(time.0).unwrap_or(0));
+        self.0.set_modified(std::time::UNIX_EPOCH + since)
+    }
+
     fn reserve(&self, len: u64) -> io::Result<()> {
         Ok(rustix::fs::fallocate(&self.0, FallocateFlags::KEEP_SIZE, 0, len)?)
     }

@@ -124,7 +124,7 @@ impl<D: Disk> Log<D> {
     /// Forgets what is in files by now.
     pub(super) fn release_aborted(&self) {
         for pair in self.segments().windows(2) {
-            if pair[1].base() <= self.synced {
+            if pair[1].base() <= self.closed {
                 pair[0].release_aborted();
             }
         }

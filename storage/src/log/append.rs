@@ -102,6 +102,9 @@ impl<D: Disk> Log<D> {
         }
         self.active.index(header, self.position);
         let ended = self.producers.record(header, batch, now);
+        if let Some(first) = ended.and_then(|ended| ended.first_offset) {
+            self.decided.note(header.last_offset(), first);
+        }
         if let Some(entry) = aborted(&self.producers, ended, header.last_offset()) {
             self.active.add_aborted(entry);
         }

@@ -17,6 +17,7 @@ use felix_protocol::time::WallTime;
 
 use super::{LoadReport, Log, Recovered, SHORT, SideFile, home, of_reading};
 use crate::check::{self, Checker, Verdict};
+use crate::compaction::checkpoint;
 use crate::config::LogConfig;
 use crate::data_dir::{DataDir, SIDE_FILE_LIMIT};
 use crate::disk::{self, Disk};
@@ -30,6 +31,7 @@ use crate::segment::{Home, Segment};
 
 mod adopt;
 mod scan;
+mod swap;
 
 /// What the folder holds.
 #[derive(Default)]
@@ -39,6 +41,10 @@ struct Listing {
     seals: BTreeSet<Offset>,
     has_map: bool,
     has_metadata: bool,
+    /// Compaction noted how far it was.
+    has_checkpoint: bool,
+    /// Segments that compaction was writing anew.
+    has_rewritten: bool,
     /// Any segment has aborted transactions.
     has_aborted: bool,
 }
@@ -57,7 +63,15 @@ impl<D: Disk> Log<D> {
     ) -> Result<(Log<D>, LoadReport), StorageError> {
         let home = home(dir, partition, &config);
         let promised = recovered.mark.max(recovered.synced);
-        let listing = match list(&home) {
+        let listed = list(&home).and_then(|listing| {
+            // Nobody else is at this log yet.
+            if listing.has_rewritten {
+                swap::finish_swaps(&home).and_then(|()| list(&home))
+            } else {
+                Ok(listing)
+            }
+        });
+        let listing = match listed {
             Ok(listing) => listing,
             Err(StorageError::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => {
                 if promised > recovered.log_start {
@@ -217,6 +231,8 @@ fn list<D: Disk>(home: &Home<D>) -> Result<Listing, StorageError> {
             None => {
                 listing.has_map |= entry.name == layout::EPOCH_CHECKPOINT;
                 listing.has_metadata |= entry.name == layout::PARTITION_METADATA;
+                listing.has_checkpoint |= entry.name == checkpoint::NAME;
+                listing.has_rewritten |= swap::is_rewritten(&entry.name);
             }
         }
     }
@@ -265,6 +281,7 @@ impl<D: Disk> Loader<'_, D> {
         let trusted = self.recovered.clean && self.trust_last_segment()?;
         let closed = self.log.segments().len() - 1;
         let flushed = if trusted { closed } else { self.scan()? };
+        self.log.closed = self.log.segments().get(flushed).map_or(0, |open| open.base());
         self.compare_seals(flushed)?;
         self.remove_stray_snapshots();
         if self.log.end < self.promised {
@@ -282,6 +299,9 @@ impl<D: Disk> Loader<'_, D> {
             self.log.pending.map_changed = true;
         }
         self.log.publish_map();
+        if self.listing.has_checkpoint {
+            self.log.load_progress(&self.recovered);
+        }
         Ok(())
     }
 

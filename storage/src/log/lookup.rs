@@ -190,7 +190,7 @@ impl<D: Disk> Segment<D> {
         Ok(Batch { header: step.header, bytes })
     }
 
-    pub(super) fn of_walk(&self, broken: Broken) -> ReadError {
+    pub(crate) fn of_walk(&self, broken: Broken) -> ReadError {
         match broken {
             Broken::Io(error) => self.log_error(error),
             Broken::Batch { position, reason } => self.damaged(position, self.base(), reason).into(),

@@ -11,8 +11,11 @@ use felix_protocol::generation_map::{GenerationEnd, GenerationMap};
 use felix_protocol::ids::{Generation, Offset, PartitionId};
 
 use super::{Read, Shared};
+use crate::compaction::checkpoint;
+use crate::data_dir::DataDir;
 use crate::disk::{Disk, DiskFile};
-use crate::error::ReadError;
+use crate::error::{ReadError, StorageError};
+use crate::layout;
 use crate::segment::{Segment, walk};
 
 /// Fetched beyond what was asked for when only the neighbourhood of the first batch is known.
@@ -108,6 +111,23 @@ impl<D: Disk> LogReader<D> {
     /// Where the log lives.
     pub fn folder(&self) -> &Path {
         &self.shared.home.folder
+    }
+
+    /// Notes how far compaction came ([`crate::Log::compacted`]). Not durably: without it a round reads more.
+    pub fn note_compaction(&self, content: &str) -> Result<(), StorageError> {
+        let (disk, folder) = (self.dir().disk(), self.folder());
+        layout::write_unsynced(disk, folder, checkpoint::NAME, content.as_bytes())?;
+        layout::finish(disk, folder, checkpoint::NAME)
+    }
+
+    /// How often the log was cut.
+    pub(crate) fn cuts(&self) -> u64 {
+        self.shared.cuts.load(Ordering::Acquire)
+    }
+
+    /// The data directory.
+    pub(crate) fn dir(&self) -> &DataDir<D> {
+        &self.shared.home.dir
     }
 
     pub(super) fn shared(&self) -> &Shared<D> {

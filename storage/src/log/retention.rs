@@ -158,7 +158,8 @@ impl<D: Disk> Log<D> {
         for (at, segment) in segments.iter().enumerate() {
             let next = segments.get(at + 1).map(|next| next.base());
             let last_and_empty = next.is_none() && segment.size() == 0;
-            if last_and_empty || next.unwrap_or(self.end) > mark {
+            let claimed = self.claim.is_some_and(|claim| segment.base() >= claim.from);
+            if last_and_empty || claimed || next.unwrap_or(self.end) > mark {
                 break;
             }
             let below_start = next.is_some_and(|next| next <= start);

@@ -14,6 +14,7 @@ use crate::flush::{FlushMode, Flusher};
 
 mod aborted;
 mod append;
+mod compaction;
 mod crash;
 mod files;
 mod flushing;

@@ -34,6 +34,7 @@ impl<D: Disk> Log<D> {
         if to >= self.end {
             return Ok(self.end);
         }
+        self.cut_compaction(to);
         let segments = self.segments();
         let keep = segments.partition_point(|segment| segment.base() <= to).max(1);
         let last = segments[keep - 1].clone();
@@ -130,6 +131,7 @@ impl<D: Disk> Log<D> {
         file.sync_data().doing("flush", &path)?;
         self.end = end;
         self.position = position;
+        self.closed = self.closed.min(last.base());
         self.active = last;
         self.pending.active_dirty = false;
         self.first_timestamp = None;
@@ -158,7 +160,24 @@ impl<D: Disk> Log<D> {
         self.active.cut_indexes(position).map_err(of_reading)?;
         self.remove_snapshots_above(end)?;
         (self.durable, self.synced) = (end, end);
+        self.write_aborted_now();
         self.reload_producers(now)
+    }
+
+    /// Nothing below `synced` is read after a crash, so what only a file will know then must be in it.
+    fn write_aborted_now(&mut self) {
+        let (disk, folder) = (self.disk().clone(), self.folder().to_path_buf());
+        for side in std::mem::take(&mut self.pending.side) {
+            match layout::parse_file_name(&side.name) {
+                Some((base, Kind::TxnIndex)) => {
+                    if layout::write_durably(&disk, &folder, &side.name, &side.content).is_err() {
+                        self.synced = self.synced.min(base);
+                        self.pending.side.push(side);
+                    }
+                }
+                Some(_) | None => self.pending.side.push(side),
+            }
+        }
     }
 
     /// Removes snapshots of offsets that the log does not reach.

@@ -15,6 +15,9 @@ impl<D: Disk> Segment<D> {
         if let Some(entries) = &*self.aborted.lock() {
             return Ok(Some(entries.clone()));
         }
+        if let Some(kept) = &*self.kept.load() {
+            return Ok(Some(kept.aborted().to_vec()));
+        }
         match disk::read_whole(self.disk(), &self.path(Kind::TxnIndex), SIDE_FILE_LIMIT) {
             Ok(content) => Ok(txn::decode(self.base, &content)),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Some(Vec::new())),

@@ -38,17 +38,21 @@ impl<D: Disk> Segment<D> {
         self.offsets.close();
         self.times.close();
         let folder = &self.home.folder;
-        let written =
-            layout::write_durably(self.disk(), folder, &layout::file_name(self.base, Kind::Index), &offsets)
-                .and_then(|()| {
-                    layout::write_durably(
-                        self.disk(),
-                        folder,
-                        &layout::file_name(self.base, Kind::TimeIndex),
-                        &times,
-                    )
-                });
-        if written.is_ok() {
+        // Under these names others may read another segment's.
+        let replaced = self.is_replaced();
+        let written = !replaced
+            && layout::write_durably(
+                self.disk(),
+                folder,
+                &layout::file_name(self.base, Kind::Index),
+                &offsets,
+            )
+            .and_then(|()| {
+                let name = layout::file_name(self.base, Kind::TimeIndex);
+                layout::write_durably(self.disk(), folder, &name, &times)
+            })
+            .is_ok();
+        if written {
             built.offsets_on_file = built.offsets.len();
             built.times_on_file = built.times.len();
             built.offsets = Vec::new();
@@ -82,7 +86,7 @@ impl<D: Disk> Segment<D> {
         let indexed = last_time.map_or(-1, |entry| entry.timestamp);
         while let Some(step) = walk.next_header().map_err(|broken| self.broken(broken, floor))? {
             // Nor may the greatest timestamp be missing in the time index.
-            if (since > limit && !skip) || step.header.max_timestamp > indexed {
+            if (since > limit && !skip) || (step.header.records > 0 && step.header.max_timestamp > indexed) {
                 return Ok(None);
             }
             skip = false;

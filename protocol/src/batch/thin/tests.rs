@@ -105,6 +105,10 @@ fn an_emptied_batch_keeps_its_place() {
     assert_eq!((after.records, after.codec(), after.base_timestamp), (0, Some(Codec::None), -1));
     assert!(owned(after, empty.bytes()).is_empty());
     assert_eq!(emptied(after).unwrap().bytes(), empty.bytes());
+    let place = placeholder(before).unwrap();
+    assert!(!place.header().has_producer() && !place.header().is_transactional());
+    assert_eq!((place.header().base_offset, place.header().last_offset()), (1000, before.last_offset()));
+    assert_eq!(placeholder(place.header()).unwrap().bytes(), place.bytes());
 }
 
 #[test]

@@ -197,6 +197,9 @@ impl<D: Disk> Loader<'_, D> {
                     }
                     let bytes = walk.batch(&step).map_err(|broken| of_walk(segment, broken))?;
                     let ended = self.log.producers.record(&header, bytes, self.now);
+                    if let Some(first) = ended.and_then(|ended| ended.first_offset) {
+                        self.log.decided.note(header.last_offset(), first);
+                    }
                     if let Some(entry) = aborted(&self.log.producers, ended, header.last_offset()) {
                         segment.add_aborted(entry);
                     }

@@ -13,6 +13,7 @@ use felix_cluster::view::{TopicView, View};
 use felix_partition::config::{FlushPolicy, PartitionConfig};
 use felix_protocol::ids::BrokerId;
 use felix_storage::LogConfig;
+use felix_storage::compaction::CompactionConfig;
 
 /// Resolves the settings of topics for one broker.
 pub(super) struct Settings {
@@ -84,6 +85,17 @@ impl Settings {
     }
 }
 
+fn compaction(topic: &felix_cluster::config::topic::CompactionConfig) -> CompactionConfig {
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a share between 0 and 1")]
+    let min_dirty_millionths = (topic.min_dirty_ratio.clamp(0.0, 1.0) * 1e6) as u32;
+    CompactionConfig {
+        delete_retention_ms: topic.delete_retention_ms,
+        min_lag_ms: topic.min_lag_ms,
+        max_lag_ms: topic.max_lag_ms,
+        min_dirty_millionths,
+    }
+}
+
 fn partition_config(topic: &TopicConfig, need: usize, producer_expiry_ms: i64) -> PartitionConfig {
     PartitionConfig {
         log: LogConfig {
@@ -96,6 +108,7 @@ fn partition_config(topic: &TopicConfig, need: usize, producer_expiry_ms: i64) -
             retention_ms: topic.retention_ms,
             deletes: topic.deletes,
             compacts: topic.compacts,
+            compaction: compaction(&topic.compaction),
             file_delete_delay_ms: topic.file_delete_delay_ms,
             preallocate: topic.preallocate,
             producer_expiry_ms,

@@ -1,17 +1,20 @@
 //! The cache outside the clone: installed packages, class paths, built client programs. It may be absent at any start.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 
-use crate::process::run;
+use crate::process::{on_path, run};
 
 /// Builds of other people's code from source may take this long on a cold cache.
 const BUILD_BOUND: Duration = Duration::from_secs(1500);
+
+/// A build that failed within this time is tried once more.
+const RETRY_BOUND: Duration = Duration::from_secs(300);
 
 /// The cache, and where the logs of what it does go.
 pub struct Cache {
@@ -32,20 +35,39 @@ impl Cache {
         Ok(Self { root: root.canonicalize()?, logs: logs.to_path_buf() })
     }
 
-    /// Installs the Debian packages that are missing.
-    pub fn packages(&self, packages: &BTreeSet<String>) -> Result<()> {
-        let missing: Vec<&String> = packages.iter().filter(|package| !installed(package)).collect();
+    /// Installs the Debian packages that are missing, and those of programs that are.
+    pub fn packages(&self, packages: &[String], needs: &BTreeMap<String, Vec<String>>) -> Result<()> {
+        let mut missing: BTreeSet<&String> = packages.iter().filter(|package| !installed(package)).collect();
+        for (_, providers) in needs.iter().filter(|(program, _)| !present(program)) {
+            missing.extend(providers);
+        }
         if missing.is_empty() {
             return Ok(());
         }
+        if on_path("apt-get").is_none() || !rustix::process::geteuid().is_root() {
+            bail!("missing: {missing:?}; they can be installed by root on a Debian system, or by you");
+        }
         let log = self.logs.join("apt.log");
-        let mut install = Command::new("apt-get");
-        install.env("DEBIAN_FRONTEND", "noninteractive");
-        install.args(["install", "-y", "--no-install-recommends"]).args(&missing);
+        std::fs::write(&log, "")?;
+        let apt = |arguments: &[&str]| {
+            let mut command = Command::new("apt-get");
+            // Somebody else may be installing; that takes a while, but not for ever.
+            command.args(["-o", "DPkg::Lock::Timeout=180", "-o", "Acquire::Retries=2"]).args(arguments);
+            command.env("DEBIAN_FRONTEND", "noninteractive");
+            command
+        };
+        let mut install = apt(&["install", "-y", "--no-install-recommends"]);
+        install.args(&missing);
         // The package lists may be old or empty: ask for them only when the first try failed.
         if run(&mut install, &log, BUILD_BOUND).is_err() {
-            run(Command::new("apt-get").args(["update", "-q"]), &log, BUILD_BOUND)?;
-            run(&mut install, &log, BUILD_BOUND).with_context(|| format!("installing {missing:?}"))?;
+            let again = run(&mut apt(&["update", "-q"]), &log, BUILD_BOUND);
+            again.and_then(|()| run(&mut install, &log, BUILD_BOUND)).with_context(|| {
+                let locked =
+                    std::fs::read_to_string(&log).is_ok_and(|text| text.contains("Could not get lock"));
+                let why =
+                    if locked { "another program holds apt's lock: wait for it and run again; " } else { "" };
+                format!("{why}installing {missing:?}, see {}", log.display())
+            })?;
         }
         Ok(())
     }
@@ -66,8 +88,15 @@ impl Cache {
         let mut build = Command::new(program);
         build.args(arguments).current_dir(source);
         self.environment(&mut build, source, &out);
-        run(&mut build, &log, BUILD_BOUND)
-            .with_context(|| format!("building {name}, see {}", log.display()))?;
+        let began = Instant::now();
+        if let Err(error) = run(&mut build, &log, BUILD_BOUND) {
+            // Registries hiccup: one more try, unless the first one took so long that it was not that.
+            if began.elapsed() > RETRY_BOUND {
+                return Err(error.context(format!("building {name}, see {}", log.display())));
+            }
+            run(&mut build, &log, BUILD_BOUND)
+                .with_context(|| format!("building {name} (second try), see {}", log.display()))?;
+        }
         std::fs::write(&stamp_file, stamp)?;
         Ok(out)
     }
@@ -75,6 +104,18 @@ impl Cache {
     /// The variables that builds and programs of clients see.
     pub fn environment(&self, command: &mut Command, source: &Path, out: &Path) {
         command.env("FELIX_CACHE", &self.root).env("SRC", source).env("OUT", out);
+    }
+}
+
+/// Whether a program is on the PATH, or a command of several words succeeds.
+fn present(program: &str) -> bool {
+    match program.split_once(' ') {
+        None => on_path(program).is_some(),
+        Some((program, arguments)) => {
+            let mut command = Command::new(program);
+            let command = command.args(arguments.split(' ')).stdout(Stdio::null()).stderr(Stdio::null());
+            command.status().is_ok_and(|status| status.success())
+        }
     }
 }
 

@@ -249,7 +249,7 @@ impl Stage<'_> {
     }
 
     fn try_client(&self, client: &Client, cases: &[String], part: &mut PartResult) -> Result<()> {
-        self.cache.packages(&client.apt.iter().cloned().collect())?;
+        self.cache.packages(&client.apt, &client.needs)?;
         let out = self.cache.build(&client.name, &client.source, &client.build)?;
         if self.args.prepare {
             return Ok(());

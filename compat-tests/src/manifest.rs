@@ -41,6 +41,9 @@ pub struct Client {
     /// Debian packages to have.
     #[serde(default)]
     pub apt: Vec<String>,
+    /// Programs to have on the PATH (or commands that must succeed), wherever they come from; the Debian packages where one is missing.
+    #[serde(default)]
+    pub needs: BTreeMap<String, Vec<String>>,
     /// Build command, run in the client's folder.
     #[serde(default)]
     pub build: Vec<String>,
@@ -51,6 +54,9 @@ pub struct Client {
     /// Cases that cannot be run, with the reason.
     #[serde(default)]
     pub skip: BTreeMap<String, String>,
+    /// What a case leaves out or does for this client's sake.
+    #[serde(default)]
+    pub remarks: BTreeMap<String, String>,
     /// Bounds that differ.
     #[serde(default)]
     pub seconds: BTreeMap<String, u64>,
@@ -145,7 +151,8 @@ mod tests {
                     || manifests.common.iter().any(|common| common.name == *case);
                 assert!(described, "{}: {case} is not described", client.name);
             }
-            for named in client.skip.keys().chain(client.seconds.keys()).chain(client.proves.keys()) {
+            let named = client.skip.keys().chain(client.seconds.keys()).chain(client.proves.keys());
+            for named in named.chain(client.remarks.keys()) {
                 assert!(cases.contains(named), "{}: {named} is not one of its cases", client.name);
             }
         }

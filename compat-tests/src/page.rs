@@ -64,6 +64,14 @@ pub fn render(
             page.push_str("None.\n");
         }
     }
+    page.push_str(
+        "\n## Remarks\n\nCases that passed, and what they leave out or do for a client's sake:\n\n",
+    );
+    for client in &manifests.clients {
+        for (case, remark) in &client.remarks {
+            writeln!(page, "- {} `{case}`: {remark}", client.title)?;
+        }
+    }
     page.push_str("\n## What differs from Apache Kafka\n\n");
     page.push_str(&std::fs::read_to_string(package.join(DIFFERENCES))?);
     page.push_str("\nWhere Apache Kafka itself fails a case or cannot run it:\n\n");

@@ -11,6 +11,7 @@ mod expect;
 pub mod stage;
 pub mod wire;
 
+use std::collections::BTreeMap;
 use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
@@ -44,7 +45,7 @@ pub fn cases() -> Vec<Case> {
 pub fn run(origin: &Origin, cache: &Cache, full: bool, wanted: &dyn Fn(&str) -> bool) -> Result<PartResult> {
     let mut part = PartResult::new("raw", "raw sockets", "own encoder", &origin.title());
     if wanted("flush-before-answer") {
-        cache.packages(&std::iter::once("strace".to_owned()).collect())?;
+        cache.packages(&["strace".to_owned()], &BTreeMap::new())?;
     }
     let mut stage: Option<Stage> = None;
     for case in cases().into_iter().filter(|case| wanted(case.name)) {

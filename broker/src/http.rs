@@ -1,4 +1,7 @@
-//! The HTTP listener: `/metrics`, `/healthz`, `/readyz`. Only GET, one request a connection, everything bounded.
+//! The HTTP listener: `/metrics`, `/healthz`, `/readyz`, `/replication/halted`. Only GET, one request a connection,
+//! everything bounded.
+
+pub mod halted;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,6 +28,8 @@ pub trait Pages: Send + Sync + 'static {
     fn sick(&self) -> Option<String>;
     /// The metrics in text form.
     fn metrics(&self) -> String;
+    /// The halted copies as JSON.
+    fn halted(&self) -> String;
 }
 
 /// Serves until `closing`.
@@ -74,19 +79,34 @@ async fn answer(mut stream: TcpStream, pages: &dyn Pages) -> std::io::Result<()>
     }
     match path {
         "/metrics" => reply(&mut stream, "200 OK", &pages.metrics()).await,
+        "/replication/halted" => send(&mut stream, "200 OK", JSON, &pages.halted()).await,
         "/healthz" => match pages.sick() {
             None => reply(&mut stream, "200 OK", "ok\n").await,
             Some(why) => reply(&mut stream, "503 Service Unavailable", &format!("{why}\n")).await,
         },
         "/readyz" if pages.ready() => reply(&mut stream, "200 OK", "ready\n").await,
         "/readyz" => reply(&mut stream, "503 Service Unavailable", "not ready\n").await,
-        _ => reply(&mut stream, "404 Not Found", "there is /metrics, /healthz and /readyz\n").await,
+        _ => {
+            reply(
+                &mut stream,
+                "404 Not Found",
+                "there is /metrics, /healthz, /readyz and /replication/halted\n",
+            )
+            .await
+        }
     }
 }
 
+const TEXT: &str = "text/plain; version=0.0.4; charset=utf-8";
+const JSON: &str = "application/json";
+
 async fn reply(stream: &mut TcpStream, status: &str, body: &str) -> std::io::Result<()> {
+    send(stream, status, TEXT, body).await
+}
+
+async fn send(stream: &mut TcpStream, status: &str, kind: &str, body: &str) -> std::io::Result<()> {
     let head = format!(
-        "HTTP/1.1 {status}\r\nContent-Type: text/plain; version=0.0.4; charset=utf-8\r\nContent-Length: {}\r\nConnection: close\r\n\r\n",
+        "HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {}\r\nConnection: close\r\n\r\n",
         body.len()
     );
     stream.write_all(head.as_bytes()).await?;
@@ -110,6 +130,9 @@ mod tests {
         fn metrics(&self) -> String {
             "a 1\n".to_owned()
         }
+        fn halted(&self) -> String {
+            halted::page(&[], |_| None)
+        }
     }
 
     async fn ask(request: &str) -> String {
@@ -131,6 +154,8 @@ mod tests {
         assert!(ask("GET /metrics HTTP/1.1\r\n\r\n").await.ends_with("\r\n\r\na 1\n"));
         assert!(ask("GET /healthz?x=1 HTTP/1.1\r\n\r\n").await.starts_with("HTTP/1.1 200"));
         assert!(ask("GET /readyz HTTP/1.1\r\n\r\n").await.starts_with("HTTP/1.1 503"));
+        let halted = ask("GET /replication/halted HTTP/1.1\r\n\r\n").await;
+        assert!(halted.contains("application/json") && halted.ends_with("\r\n\r\n[]\n"), "{halted}");
         assert!(ask("GET / HTTP/1.1\r\n\r\n").await.starts_with("HTTP/1.1 404"));
         assert!(ask("POST /metrics HTTP/1.1\r\n\r\n").await.starts_with("HTTP/1.1 405"));
         let long = format!("GET /{} HTTP/1.1\r\n", "a".repeat(2 * MAX_HEAD_BYTES));

@@ -1,7 +1,8 @@
 //! The Felix broker: one binary that Kafka clients and tools can use.
 //!
 //! Modules import to the right only: `main`, `server`, `net`, `handlers` with the `node` they reach, then
-//! `fetching` and `admin`, then `partitions` and `view`, and last `clock`, `tasks`, `metrics` and `wire_code`.
+//! `fetching` and `admin`, then `partitions` and `view`, and last `clock`, `tasks`, `budget`,
+//! `metrics` and `wire_code`.
 
 use std::io::{BufWriter, ErrorKind, IsTerminal, Write};
 use std::path::Path;
@@ -14,6 +15,7 @@ use args::Action;
 
 mod admin;
 mod args;
+mod budget;
 mod clock;
 mod coordinators;
 mod fetching;

@@ -102,6 +102,15 @@ table! {
     memory_waits: IntCounter = "felix_request_memory_waits_total" []
         "Requests that waited for request memory before they were read or started"
         ? "Is the request memory too small for the load?";
+    answer_bytes: IntGauge = "felix_answer_bytes" []
+        "Memory of answers that are being made or that clients have not taken yet"
+        ? "Do slow clients hold the broker's memory?";
+    answer_limit: IntGauge = "felix_answer_limit_bytes" []
+        "The limit of that memory (`felix.answer.bytes`); the less is left, the less one answer may take"
+        ? "How much may slow clients hold?";
+    answers_shortened: IntCounter = "felix_answers_shortened_total" []
+        "Fetches that were answered with fewer records because memory for answers was short"
+        ? "Is the memory for answers too small for the load?";
     fetch_sessions: IntGauge = "felix_fetch_sessions" []
         "Fetch sessions kept now"
         ? "How many consumers use incremental fetches?";

@@ -1,6 +1,5 @@
 //! Sockets: accepting, framing, and the order of answers. Knows nothing of what requests mean.
 
-mod budget;
 mod chatter;
 mod connection;
 mod incoming;
@@ -17,7 +16,6 @@ use tokio::sync::Notify;
 
 use chatter::Chatter;
 
-pub use budget::Budget;
 pub use listener::{Bound, SocketSetup, bind, serve};
 
 /// How many connections there are, in all and by address.

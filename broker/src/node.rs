@@ -12,13 +12,13 @@ use parking_lot::Mutex;
 use tokio_util::sync::CancellationToken;
 
 use crate::admin::producer_ids::ProducerIds;
+use crate::budget::Budget;
 use crate::clock::SystemClock;
 use crate::coordinators::Coordinators;
 use crate::fetching::readers::Readers;
 use crate::fetching::session::Sessions;
 use crate::handlers;
 use crate::metrics::{ApiMetrics, Metrics};
-use crate::net::Budget;
 use crate::partitions::Partitions;
 use crate::view::Configs;
 
@@ -70,7 +70,7 @@ pub struct Node {
     pub metrics: Metrics,
     /// The series of each API, in the order of the list of handlers; a last one for what is none of them.
     pub api_metrics: Vec<ApiMetrics>,
-    /// Memory for requests.
+    /// Memory for requests and answers.
     pub budget: Budget,
     /// Cancelled when the broker stops: nothing new is taken, long waits are answered.
     pub closing: CancellationToken,

@@ -30,12 +30,13 @@ use tokio_util::sync::CancellationToken;
 
 use crate::admin::producer_ids::ProducerIds;
 use crate::args::{Endpoint, Settings};
+use crate::budget::Budget;
 use crate::clock::SystemClock;
 use crate::coordinators::{self, Coordinators};
 use crate::fetching::readers::Readers;
 use crate::fetching::session::Sessions;
 use crate::metrics::Metrics;
-use crate::net::{self, Bound, Budget, Census, SocketSetup};
+use crate::net::{self, Bound, Census, SocketSetup};
 use crate::node::{self, Node};
 use crate::partitions::{self, FetchWait, Following, Isolation, PartitionHandle, Partitions};
 use crate::view::Configs;
@@ -255,7 +256,7 @@ impl Starting {
             clock,
             api_metrics: node::api_metrics(&metrics),
             metrics,
-            budget: Budget::new(request_memory()),
+            budget: Budget::of(&config.net),
             closing,
             configs: Configs::new(id, settings.fixed),
             agent,
@@ -277,23 +278,6 @@ impl Starting {
 /// A lane a core, at least one.
 fn lanes() -> usize {
     std::thread::available_parallelism().map_or(1, std::num::NonZero::get)
-}
-
-/// Memory for requests that are received, and as much for those under way: an eighth of what there is each. A bound
-/// on what clients can take, not something that is set aside.
-fn request_memory() -> usize {
-    const LEAST: u64 = 128 << 20;
-    const MOST: u64 = 2 << 30;
-    let kilobytes = |text: String| {
-        let line = text.lines().find_map(|line| line.strip_prefix("MemTotal:"))?.to_owned();
-        line.trim().trim_end_matches(" kB").parse::<u64>().ok()
-    };
-    let machine = std::fs::read_to_string("/proc/meminfo").ok().and_then(kilobytes).map(|kb| kb * 1024);
-    // A container's own limit; "max" where it has none.
-    let own = std::fs::read_to_string("/sys/fs/cgroup/memory.max").ok();
-    let own = own.and_then(|text| text.trim().parse::<u64>().ok());
-    let memory = machine.into_iter().chain(own).min().unwrap_or(LEAST);
-    usize::try_from((memory / 8).clamp(LEAST, MOST)).unwrap_or(usize::MAX)
 }
 
 fn boot_id() -> Result<Uuid> {
@@ -374,6 +358,9 @@ impl http::Pages for Pages {
         // Counted where they happen; the series catch up when they are asked for.
         passes.inc_by(flushes.passes.saturating_sub(passes.get()));
         logs.inc_by(flushes.logs.saturating_sub(logs.get()));
+        let answers = self.node.budget.answers();
+        self.node.metrics.answer_bytes.set(count(answers.held()));
+        self.node.metrics.answer_limit.set(count(answers.limit()));
         self.node.metrics.fetch_sessions.set(count(self.node.sessions.count()));
         let groups = self.node.coordinators.figures();
         self.node.metrics.groups.set(count(groups.groups));
@@ -381,6 +368,12 @@ impl http::Pages for Pages {
         self.node.metrics.group_rebalances.set(i64::try_from(groups.rebalances).unwrap_or(i64::MAX));
         self.node.metrics.group_reloads.set(i64::try_from(groups.reloads).unwrap_or(i64::MAX));
         self.node.metrics.text()
+    }
+
+    fn halted(&self) -> String {
+        let view = self.node.view();
+        let name = |topic: &TopicId| view.topic(topic).map(|topic| &*topic.name);
+        http::halted::page(&self.node.partitions.halted(), name)
     }
 }
 

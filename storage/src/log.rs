@@ -119,6 +119,8 @@ pub struct Read {
     pub slices: Vec<Bytes>,
     /// Bytes in all slices.
     pub bytes: usize,
+    /// Memory that the slices keep: they may be parts of larger buffers.
+    pub held: usize,
     /// Where to read on: one past the last batch, or the offset asked for when nothing was read.
     pub next: Offset,
 }

@@ -157,7 +157,7 @@ impl Tail {
     ) -> Option<Read> {
         let ring = self.ring.lock();
         let mut at = ring.at(from)?;
-        let mut read = Read { slices: Vec::new(), bytes: 0, next: from };
+        let mut read = Read { next: from, ..Read::default() };
         while let Some(batch) = ring.batches.get(at) {
             let fits = read.bytes + batch.len() <= max_bytes || (at_least_one && read.bytes == 0);
             if batch.next > limit || !fits {
@@ -173,6 +173,7 @@ impl Tail {
                     read.next = batch.next;
                 }
                 read.bytes += joined.len();
+                read.held += joined.len();
                 read.slices.push(joined.freeze());
                 at += more;
             } else {
@@ -181,6 +182,7 @@ impl Tail {
                 }
                 read.slices.push(batch.body.clone());
                 read.bytes += batch.len();
+                read.held += batch.cost;
                 read.next = batch.next;
                 at += 1;
             }

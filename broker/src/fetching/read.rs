@@ -22,8 +22,15 @@ pub struct Reading {
     pub wanted: Vec<(Key, Wanted)>,
     /// How far it may read.
     pub isolation: Isolation,
+}
+
+/// How one look may read.
+#[derive(Clone, Copy, Debug)]
+pub struct How {
     /// At most so many bytes of records, unless the very first batch is larger.
     pub max_bytes: usize,
+    /// It may wait for the disk; otherwise it rather gives up.
+    pub may_block: bool,
 }
 
 /// What is answered for one partition.
@@ -55,6 +62,10 @@ pub struct Look {
     pub answers: Vec<PartitionAnswer>,
     /// Bytes of records in all of them.
     pub bytes: usize,
+    /// Memory that these records hold: they may be slices of larger buffers.
+    pub held: usize,
+    /// Whether more records are there than the size lets through.
+    pub is_full: bool,
     /// Whether waiting could not make the answer any better.
     pub final_answer: bool,
     /// The partitions to wait on, with the end that was visible.
@@ -79,17 +90,19 @@ impl From<ErrorCode> for Stop {
 }
 
 impl Reading {
-    /// Looks at every partition. With `may_block` it waits for the disk, otherwise it rather gives up.
-    pub fn look(&self, view: &View, partitions: &Partitions, may_block: bool) -> Result<Look, WouldBlock> {
+    /// Looks at every partition.
+    pub fn look(&self, view: &View, partitions: &Partitions, how: How) -> Result<Look, WouldBlock> {
         let mut look = Look {
             answers: Vec::with_capacity(self.wanted.len()),
             bytes: 0,
+            held: 0,
+            is_full: false,
             final_answer: self.wanted.is_empty(),
             led: Vec::with_capacity(self.wanted.len()),
         };
         for (key, wanted) in &self.wanted {
             let mut answer = PartitionAnswer::unknown();
-            match self.look_at(view, partitions, key, wanted, may_block, &mut answer, &mut look) {
+            match self.look_at(view, partitions, key, wanted, how, &mut answer, &mut look) {
                 Ok(()) => {}
                 Err(Stop::WouldBlock) => return Err(WouldBlock),
                 Err(Stop::Fails(code)) => {
@@ -117,7 +130,7 @@ impl Reading {
         partitions: &Partitions,
         key: &Key,
         wanted: &Wanted,
-        may_block: bool,
+        how: How,
         answer: &mut PartitionAnswer,
         look: &mut Look,
     ) -> Result<(), Stop> {
@@ -159,7 +172,7 @@ impl Reading {
             return Err(ErrorCode::OffsetOutOfRange.into());
         }
         if wanted.offset < visible_end {
-            self.read(&handle, wanted, visible_end, may_block, answer, look)?;
+            self.read(&handle, wanted, visible_end, how, answer, look)?;
         }
         look.led.push((handle, visible_end));
         Ok(())
@@ -170,15 +183,17 @@ impl Reading {
         handle: &PartitionHandle,
         wanted: &Wanted,
         end: Offset,
-        may_block: bool,
+        how: How,
         answer: &mut PartitionAnswer,
         look: &mut Look,
     ) -> Result<(), Stop> {
+        let How { max_bytes, may_block } = how;
         let first = look.bytes == 0;
-        let left = self.max_bytes.saturating_sub(look.bytes);
+        let left = max_bytes.saturating_sub(look.bytes);
         if left == 0 && !first {
             // More is there than the whole answer may hold.
             look.final_answer = true;
+            look.is_full = true;
             return Ok(());
         }
         let most = usize::try_from(wanted.max_bytes).unwrap_or(0).min(left);
@@ -197,7 +212,9 @@ impl Reading {
             Ok(read) => {
                 if read.next < end {
                     look.final_answer = true;
+                    look.is_full |= most == left;
                 }
+                look.held += read.held;
                 answer.bytes = read.bytes;
                 answer.records = read.slices;
                 Ok(())

@@ -9,8 +9,10 @@
 
 use std::sync::Arc;
 
+use felix_protocol::error_code::ErrorCode;
+use felix_protocol::frame::ResponseBody;
 use felix_protocol::messages::alter_configs_response::AlterConfigsResourceResponse;
-use felix_protocol::messages::{AlterConfigsRequest, AlterConfigsResponse, ApiKey};
+use felix_protocol::messages::{AlterConfigsRequest, AlterConfigsResponse, ApiKey, StrBytes};
 
 use super::{Answer, Api, Call, Class, Handled, text};
 use crate::admin::configs::{self, Alteration, Change};
@@ -27,7 +29,6 @@ pub const API: Api = Api {
 
 fn handle(node: &Arc<Node>, call: Call) -> Handled {
     let request: AlterConfigsRequest = call.decode()?;
-    let node = Arc::clone(node);
     let alterations = request.resources.into_iter().map(|resource| Alteration {
         resource_type: resource.resource_type,
         resource_name: resource.resource_name,
@@ -39,21 +40,44 @@ fn handle(node: &Arc<Node>, call: Call) -> Handled {
                 .collect(),
         )),
     });
-    let alterations = alterations.collect();
-    Answer::later(async move {
-        let outcomes = configs::alter(&node, alterations, request.validate_only).await;
-        let responses = outcomes.into_iter().map(|(resource_type, name, outcome)| {
-            let response = AlterConfigsResourceResponse::default()
-                .with_resource_type(resource_type)
-                .with_resource_name(name)
-                .with_error_message(None);
-            match outcome {
-                Ok(()) => response,
-                Err(refused) => response
-                    .with_error_code(refused.code as i16)
-                    .with_error_message(refused.message.map(text)),
-            }
+    carry_out(node, call, alterations.collect(), request.validate_only, |altered| {
+        let responses = altered.into_iter().map(|one| {
+            AlterConfigsResourceResponse::default()
+                .with_resource_type(one.resource_type)
+                .with_resource_name(one.resource_name)
+                .with_error_code(one.code)
+                .with_error_message(one.message)
         });
-        call.reply(&AlterConfigsResponse::default().with_responses(responses.collect()))
+        AlterConfigsResponse::default().with_responses(responses.collect())
+    })
+}
+
+/// What became of one resource, as both APIs that alter configs tell it.
+pub(super) struct Altered {
+    pub(super) resource_type: i8,
+    pub(super) resource_name: StrBytes,
+    pub(super) code: i16,
+    pub(super) message: Option<StrBytes>,
+}
+
+/// Makes the changes and answers what became of them; the same for both APIs but for the answer's type.
+pub(super) fn carry_out<T: ResponseBody + 'static>(
+    node: &Arc<Node>,
+    call: Call,
+    alterations: Vec<Alteration>,
+    validate_only: bool,
+    response: fn(Vec<Altered>) -> T,
+) -> Handled {
+    let node = Arc::clone(node);
+    Answer::later(async move {
+        let outcomes = configs::alter(&node, alterations, validate_only).await;
+        let altered = outcomes.into_iter().map(|(resource_type, resource_name, outcome)| {
+            let (code, message) = match outcome {
+                Ok(()) => (ErrorCode::None, None),
+                Err(refused) => (refused.code, refused.message.map(text)),
+            };
+            Altered { resource_type, resource_name, code: code as i16, message }
+        });
+        call.reply(&response(altered.collect()))
     })
 }

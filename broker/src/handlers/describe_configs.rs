@@ -42,6 +42,8 @@ pub const API: Api = Api {
 const FEW: usize = 8;
 /// The longest answer. Any name of a group has settings, so a request could ask for more than memory holds.
 const LONGEST: usize = 128 * 1024 * 1024;
+/// A long answer is made in pieces of this size, each of which asks for memory first.
+const PIECE: usize = 1024 * 1024;
 
 fn handle(node: &Arc<Node>, call: Call) -> Handled {
     let request: DescribeConfigsRequest = call.decode()?;
@@ -63,14 +65,19 @@ fn all(node: &Node, call: &Call, request: &DescribeConfigsRequest) -> Result<Rep
     };
     let view = node.view();
     let results = request.resources.iter().map(|resource| wanted.resource(node, &view, resource));
-    call.reply_pieces(vec![encode(call.version(), results)?])
+    let mut held = call.account.count(0);
+    let pieces =
+        encode(call.version(), results, |bytes| held.bytes() + bytes <= LONGEST && held.grow(bytes))?;
+    call.reply_pieces(pieces, held)
 }
 
 /// The answer, encoded resource by resource: as messages, ten thousand topics would take hundreds of megabytes.
+/// `room` is asked before more memory is taken.
 fn encode(
     version: i16,
     results: impl ExactSizeIterator<Item = DescribeConfigsResult>,
-) -> Result<Bytes, Reply> {
+    mut room: impl FnMut(usize) -> bool,
+) -> Result<Vec<Bytes>, Reply> {
     let fail = |error: anyhow::Error| {
         tracing::error!(%error, "an answer could not be encoded");
         Reply::Close(error.to_string())
@@ -80,16 +87,21 @@ fn encode(
     DescribeConfigsResponse::default().encode(&mut body, version).map_err(fail)?;
     body.truncate(THROTTLE_BYTES);
     put_count(&mut body, version, results.len());
+    let mut pieces = Vec::new();
     for result in results {
         result.encode(&mut body, version).map_err(fail)?;
-        if body.len() > LONGEST {
-            return Err(Reply::Close("the settings asked for are too many for one answer".to_owned()));
+        if body.len() >= PIECE {
+            if !room(body.len()) {
+                return Err(Reply::Close("the settings asked for are too many for one answer".to_owned()));
+            }
+            pieces.push(std::mem::take(&mut body).freeze());
         }
     }
     if version >= FLEXIBLE {
         body.put_u8(0);
     }
-    Ok(body.freeze())
+    pieces.push(body.freeze());
+    Ok(pieces)
 }
 
 /// The first version with compact arrays and tagged fields.
@@ -234,12 +246,32 @@ mod tests {
                 let mut whole = BytesMut::new();
                 let response = DescribeConfigsResponse::default().with_results(results.clone());
                 response.encode(&mut whole, version).unwrap();
-                assert_eq!(
-                    encode(version, results.into_iter()).unwrap(),
-                    whole,
-                    "version {version}, {count}"
-                );
+                let pieces = encode(version, results.into_iter(), |_| true).unwrap();
+                assert_eq!(pieces.concat(), whole, "version {version}, {count}");
             }
         }
+    }
+
+    #[test]
+    fn a_long_answer_asks_for_memory_piece_by_piece() {
+        let wanted = Wanted { synonyms: true, documentation: true };
+        let results = || {
+            let one = DescribeConfigsResult::default().with_configs(described(None, &wanted));
+            vec![one; 1_000].into_iter()
+        };
+        let mut taken = 0;
+        let pieces = encode(4, results(), |bytes| {
+            taken += bytes;
+            true
+        });
+        let pieces = pieces.unwrap();
+        assert!(pieces.len() > 3 && pieces.iter().all(|piece| piece.len() < 2 * PIECE), "{}", pieces.len());
+        assert_eq!(pieces[..pieces.len() - 1].iter().map(Bytes::len).sum::<usize>(), taken);
+        let mut left = 2;
+        let refused = encode(4, results(), |_| {
+            left -= 1;
+            left > 0
+        });
+        assert!(matches!(refused, Err(Reply::Close(_))) && left == 0);
     }
 }

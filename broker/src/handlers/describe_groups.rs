@@ -5,7 +5,8 @@
 //!   ids.
 //! - Metadata, assignments and the protocol are told of stable groups only.
 //!
-//! Differences from Apache Kafka: a group whose first generation never came about is not remembered.
+//! Differences from Apache Kafka: a group whose first generation never came about is not remembered; one that is named
+//! twice is described once.
 
 use std::sync::Arc;
 
@@ -14,6 +15,7 @@ use felix_coordinator::{Reply as GroupReply, Request, State};
 use felix_protocol::error_code::ErrorCode;
 use felix_protocol::messages::describe_groups_response::{DescribedGroup, DescribedGroupMember};
 use felix_protocol::messages::{ApiKey, DescribeGroupsRequest, DescribeGroupsResponse, GroupId, StrBytes};
+use indexmap::IndexSet;
 
 use super::{Answer, Api, Call, Class, Handled};
 use crate::node::Node;
@@ -40,7 +42,9 @@ fn handle(node: &Arc<Node>, call: Call) -> Handled {
         let asked = node.coordinators.ask(&group, Request::Describe(Arc::clone(&group)));
         (id, asked)
     };
-    let asked: Vec<_> = request.groups.into_iter().map(ask).collect();
+    // Once each is enough: a small request must not ask for a huge answer.
+    let groups: IndexSet<GroupId> = request.groups.into_iter().collect();
+    let asked: Vec<_> = groups.into_iter().map(ask).collect();
     Answer::later(async move {
         let mut groups = Vec::with_capacity(asked.len());
         for (id, asked) in asked {

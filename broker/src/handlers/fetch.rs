@@ -6,6 +6,8 @@
 //!   it names until their marks have moved over the missing bytes, or its time is up.
 //! - The first partition with records gives at least one whole batch, whatever the limits; batches are never cut.
 //! - Records stay as they are stored, in the memory or file buffer they were read into; they are not copied.
+//! - Memory for an answer is taken before it is read. When it is short, less is read, but always one batch.
+//! - While a request sleeps it keeps the partitions that it names and nothing else of its frame.
 //! - Followers of Kafka's kind (a replica id) are refused: brokers here do not fetch from each other.
 //!
 //! Differences from Apache Kafka: a request that names a partition twice is answered for it once, with the last
@@ -14,8 +16,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
 use felix_protocol::error_code::ErrorCode;
-use felix_protocol::ids::{BrokerId, TopicId, Uuid};
+use felix_protocol::ids::{BrokerId, Offset, TopicId, Uuid};
 use felix_protocol::messages::fetch::{FetchReply, FetchedPartition, FetchedTopic};
 use felix_protocol::messages::fetch_request::{FetchTopic, ForgottenTopic};
 use felix_protocol::messages::fetch_response::NodeEndpoint;
@@ -23,21 +26,27 @@ use felix_protocol::messages::{ApiKey, FetchRequest, StrBytes, TopicName};
 use felix_protocol::time::{Clock, MonoTime};
 use indexmap::IndexMap;
 
-use super::{Answer, Api, Call, Class, Handled, Reply};
-use crate::fetching::read::{Look, PartitionAnswer, Reading, WouldBlock};
+use super::{Answer, Api, Call, Class, Client, Handled, Reply};
+use crate::budget::answers::{Account, Held};
+use crate::fetching::read::{How, Look, PartitionAnswer, Reading, WouldBlock};
 use crate::fetching::session::{Context, Key, Told, TopicKey, Wanted};
 use crate::node::Node;
-use crate::partitions::{FetchWait, Isolation, Registration};
+use crate::partitions::{FetchWait, Isolation, PartitionHandle, Registration};
 use crate::wire_code::WireCode;
 
 pub const API: Api =
     Api { key: ApiKey::Fetch, oldest: 4, newest: 18, listed_from: 4, class: Class::Records, start: handle };
 
+/// What a sleeping request costs for each partition: the wish, the partition's handle, and its place on the
+/// partition's list of waits.
+const KEPT_BYTES: usize = size_of::<(Key, Wanted)>() + 80;
+
 fn handle(node: &Arc<Node>, call: Call) -> Handled {
     let request: FetchRequest = call.decode()?;
-    let version = call.version();
+    let asked = Asked::of(call);
+    let version = asked.version;
     if request.replica_id.0 >= 0 || request.replica_state.replica_id.0 >= 0 {
-        return failed(&call, ErrorCode::InvalidRequest).map(Answer::Now);
+        return asked.failed(ErrorCode::InvalidRequest).map(Answer::Now);
     }
     let by_id = version >= 13;
     let mut changed = wanted(&request.topics, by_id);
@@ -49,7 +58,7 @@ fn handle(node: &Arc<Node>, call: Call) -> Handled {
         let at = (request.session_id, request.session_epoch);
         match node.sessions.open(at, by_id, &mut changed, &forgotten, now) {
             Ok(context) => context,
-            Err(error) => return failed(&call, error.code()).map(Answer::Now),
+            Err(error) => return asked.failed(error.code()).map(Answer::Now),
         }
     };
     if let Context::Incremental(session) = &context {
@@ -63,83 +72,123 @@ fn handle(node: &Arc<Node>, call: Call) -> Handled {
     };
     let fetch = Fetch {
         node: Arc::clone(node),
-        call,
+        asked,
         context,
-        reading: Arc::new(Reading { wanted: changed, isolation, max_bytes: most }),
+        reading: Arc::new(Reading { wanted: changed, isolation }),
+        max_bytes: most,
         min_bytes: usize::try_from(request.min_bytes).unwrap_or(0).min(most),
         until: now.after(Duration::from_millis(u64::try_from(request.max_wait_ms).unwrap_or(0))),
     };
     // What is in memory is answered without ever going to sleep.
     match fetch.look() {
-        Ok(look) if fetch.is_enough(&look) => fetch.answer(look).map(Answer::Now),
-        first => Answer::later(fetch.wait(first)),
+        Ok(found) if fetch.is_enough(&found.look) => fetch.answer(found).map(Answer::Now),
+        first => Answer::parked(fetch.wait(first)),
     }
+}
+
+/// What an answer needs to know of its request.
+struct Asked {
+    version: i16,
+    correlation_id: i32,
+    client: Arc<Client>,
+    account: Arc<Account>,
 }
 
 /// One Fetch under way.
 struct Fetch {
     node: Arc<Node>,
-    call: Call,
+    asked: Asked,
     context: Context,
     reading: Arc<Reading>,
+    max_bytes: usize,
     min_bytes: usize,
     until: MonoTime,
 }
 
+/// What a look found, and its memory.
+struct Found {
+    look: Look,
+    held: Held,
+    /// It could have been more, if there were more memory.
+    is_short: bool,
+}
+
+/// Looks with as much memory as there is.
+fn look(node: &Node, reading: &Reading, account: &Arc<Account>, how: How) -> Result<Found, WouldBlock> {
+    let mut held = account.take(how.max_bytes);
+    let given = How { max_bytes: held.bytes(), ..how };
+    let look = reading.look(&node.view(), &node.partitions, given)?;
+    held.resize(look.held);
+    let is_short = look.is_full && given.max_bytes < how.max_bytes;
+    Ok(Found { look, held, is_short })
+}
+
 impl Fetch {
-    fn look(&self) -> Result<Look, WouldBlock> {
-        self.reading.look(&self.node.view(), &self.node.partitions, false)
+    fn look(&self) -> Result<Found, WouldBlock> {
+        let how = How { max_bytes: self.max_bytes, may_block: false };
+        look(&self.node, &self.reading, &self.asked.account, how)
     }
 
     fn is_enough(&self, look: &Look) -> bool {
-        look.final_answer || look.bytes >= self.min_bytes || self.node.clock.now() >= self.until
+        look.final_answer
+            || look.bytes >= self.min_bytes
+            || self.node.clock.now() >= self.until
+            || self.node.closing.is_cancelled()
     }
 
     /// Looks again, on a thread that may wait for the disk if need be.
-    async fn look_anywhere(&self, first: Result<Look, WouldBlock>) -> Result<Look, Reply> {
-        if let Ok(look) = first {
-            return Ok(look);
+    async fn look_anywhere(&self, first: Result<Found, WouldBlock>) -> Result<Found, Reply> {
+        if let Ok(found) = first {
+            return Ok(found);
         }
         let (node, reading) = (Arc::clone(&self.node), Arc::clone(&self.reading));
-        let look = self.node.readers.run("fetch", move || reading.look(&node.view(), &node.partitions, true));
-        match look.await {
-            Some(Ok(look)) => Ok(look),
+        let account = Arc::clone(&self.asked.account);
+        let how = How { max_bytes: self.max_bytes, may_block: true };
+        match self.node.readers.run("fetch", move || look(&node, &reading, &account, how)).await {
+            Some(Ok(found)) => Ok(found),
             Some(Err(WouldBlock)) | None => Err(Reply::Close("a read was given up".to_owned())),
         }
     }
 
-    async fn wait(self, first: Result<Look, WouldBlock>) -> Result<Reply, Reply> {
-        let mut look = self.look_anywhere(first).await?;
-        while !self.is_enough(&look) {
-            let missing = u64::try_from(self.min_bytes - look.bytes).unwrap_or(u64::MAX);
-            let wait = FetchWait::new(missing);
-            let registrations = self.register(&look, &wait);
-            let moved = look.led.iter().any(|(partition, end)| {
-                !partition.is_leader() || partition.visible_end(self.reading.isolation) != *end
-            });
-            if !moved {
-                let left = self.until.since(self.node.clock.now());
-                tokio::select! {
-                    () = wait.woken() => {}
-                    () = tokio::time::sleep(left) => {}
-                    () = self.node.closing.cancelled() => return self.answer(look),
-                }
-            }
-            drop(registrations);
-            look = self.look_anywhere(self.look()).await?;
+    async fn wait(self, first: Result<Found, WouldBlock>) -> Result<Reply, Reply> {
+        // Given back when this ends.
+        let _kept = self.asked.account.count(self.reading.wanted.len() * KEPT_BYTES);
+        let mut found = self.look_anywhere(first).await?;
+        while !self.is_enough(&found.look) {
+            // The records that are there are read again with those that are missing: nothing is held meanwhile.
+            let (bytes, led) = (found.look.bytes, std::mem::take(&mut found.look.led));
+            drop(found);
+            self.sleep(bytes, &led).await;
+            found = self.look_anywhere(self.look()).await?;
         }
-        self.answer(look)
+        self.answer(found)
     }
 
-    /// A partition that has no place left for one more wait is looked at when the time is up.
-    fn register(&self, look: &Look, wait: &Arc<FetchWait>) -> Vec<Registration> {
+    /// Sleeps until more is there, the time is up, or the broker stops.
+    async fn sleep(&self, bytes: usize, led: &[(PartitionHandle, Offset)]) {
         let isolation = self.reading.isolation;
-        look.led.iter().filter_map(|(partition, _)| partition.register(wait, isolation).ok()).collect()
+        let wait = FetchWait::new(u64::try_from(self.min_bytes - bytes).unwrap_or(u64::MAX));
+        // A partition that has no place left for one more wait is looked at when the time is up.
+        let register = |(partition, _): &(PartitionHandle, Offset)| partition.register(&wait, isolation).ok();
+        let _registered: Vec<Registration> = led.iter().filter_map(register).collect();
+        let moved = |(partition, end): &(PartitionHandle, Offset)| partition.visible_end(isolation) != *end;
+        if led.iter().any(|one| !one.0.is_leader() || moved(one)) {
+            return;
+        }
+        let left = self.until.since(self.node.clock.now());
+        tokio::select! {
+            () = wait.woken() => {}
+            () = tokio::time::sleep(left) => {}
+            () = self.node.closing.cancelled() => {}
+        }
     }
 
-    fn answer(self, look: Look) -> Result<Reply, Reply> {
-        let Fetch { node, call, context, reading, .. } = self;
-        let by_id = call.version() >= 13;
+    fn answer(self, found: Found) -> Result<Reply, Reply> {
+        let Fetch { node, asked, context, reading, .. } = self;
+        if found.is_short {
+            node.metrics.answers_shortened.inc();
+        }
+        let by_id = asked.version >= 13;
         let (session, incremental) = match context {
             Context::Sessionless => (None, false),
             Context::Incremental(session) => (Some(session), true),
@@ -158,7 +207,7 @@ impl Fetch {
             ..FetchReply::default()
         };
         let mut leaders: Vec<BrokerId> = Vec::new();
-        for ((key, _), answer) in reading.wanted.iter().zip(look.answers) {
+        for ((key, _), answer) in reading.wanted.iter().zip(found.look.answers) {
             let told = Told {
                 mark: answer.mark,
                 log_start: answer.log_start,
@@ -171,17 +220,17 @@ impl Fetch {
                 continue;
             }
             if let Some((leader, _)) = answer.leader
-                && call.version() >= 16
+                && asked.version >= 16
                 && !leaders.contains(&leader)
             {
                 leaders.push(leader);
             }
-            add(&mut reply, key, answer, reading.isolation, call.version());
+            add(&mut reply, key, answer, reading.isolation, asked.version);
         }
         drop(session);
         let view = node.view();
         for leader in leaders {
-            if let Some(place) = Node::endpoint(&view, leader, &call.client.listener) {
+            if let Some(place) = Node::endpoint(&view, leader, &asked.client.listener) {
                 let endpoint = NodeEndpoint::default()
                     .with_node_id(felix_protocol::messages::BrokerId(leader.0))
                     .with_host(StrBytes::from_string(place.host))
@@ -190,7 +239,7 @@ impl Fetch {
                 reply.node_endpoints.push(endpoint);
             }
         }
-        encode(&call, &reply)
+        asked.encode(&reply, found.held)
     }
 }
 
@@ -225,17 +274,24 @@ fn add(reply: &mut FetchReply, key: &Key, answer: PartitionAnswer, isolation: Is
     }
 }
 
-fn failed(call: &Call, code: ErrorCode) -> Result<Reply, Reply> {
-    encode(call, &FetchReply { error_code: code as i16, ..FetchReply::default() })
-}
+impl Asked {
+    fn of(call: Call) -> Asked {
+        let (version, correlation_id) = (call.version(), call.correlation_id());
+        Asked { version, correlation_id, client: call.client, account: call.account }
+    }
 
-fn encode(call: &Call, reply: &FetchReply) -> Result<Reply, Reply> {
-    match reply.encode(call.version(), call.correlation_id()) {
-        Ok(pieces) => Ok(Reply::Pieces(pieces)),
-        Err(error) => {
+    fn failed(&self, code: ErrorCode) -> Result<Reply, Reply> {
+        let held = self.account.count(0);
+        self.encode(&FetchReply { error_code: code as i16, ..FetchReply::default() }, held)
+    }
+
+    fn encode(&self, reply: &FetchReply, mut held: Held) -> Result<Reply, Reply> {
+        let pieces = reply.encode(self.version, self.correlation_id).map_err(|error| {
             tracing::error!(%error, "an answer could not be encoded");
-            Err(Reply::Close(error.to_string()))
-        }
+            Reply::Close(error.to_string())
+        })?;
+        held.resize(held.bytes().max(pieces.iter().map(Bytes::len).sum()));
+        Ok(Reply::Pieces(pieces, held))
     }
 }
 
@@ -265,6 +321,7 @@ fn forgotten(topics: &[ForgottenTopic], by_id: bool) -> Vec<Key> {
     keys.collect()
 }
 
+/// A name is copied: it may be remembered for long, and must not keep the whole frame.
 fn topic_key(by_id: bool, name: &TopicName, id: Uuid) -> TopicKey {
-    if by_id { TopicKey::Id(TopicId(id)) } else { TopicKey::Name(name.clone()) }
+    if by_id { TopicKey::Id(TopicId(id)) } else { TopicKey::Name(TopicName(super::text(name.as_str()))) }
 }

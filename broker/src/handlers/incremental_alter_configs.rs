@@ -18,9 +18,10 @@ use felix_protocol::messages::incremental_alter_configs_request::AlterableConfig
 use felix_protocol::messages::incremental_alter_configs_response::AlterConfigsResourceResponse;
 use felix_protocol::messages::{ApiKey, IncrementalAlterConfigsRequest, IncrementalAlterConfigsResponse};
 
-use super::{Answer, Api, Call, Class, Handled, text};
+use super::alter_configs::carry_out;
+use super::{Api, Call, Class, Handled};
 use crate::admin::Refused;
-use crate::admin::configs::{self, Alteration, Change};
+use crate::admin::configs::{Alteration, Change};
 use crate::node::Node;
 
 pub const API: Api = Api {
@@ -34,28 +35,20 @@ pub const API: Api = Api {
 
 fn handle(node: &Arc<Node>, call: Call) -> Handled {
     let request: IncrementalAlterConfigsRequest = call.decode()?;
-    let node = Arc::clone(node);
     let alterations = request.resources.into_iter().map(|resource| Alteration {
         resource_type: resource.resource_type,
         resource_name: resource.resource_name,
         change: resource.configs.into_iter().map(edit).collect::<Result<_, _>>().map(Change::Steps),
     });
-    let alterations = alterations.collect();
-    Answer::later(async move {
-        let outcomes = configs::alter(&node, alterations, request.validate_only).await;
-        let responses = outcomes.into_iter().map(|(resource_type, name, outcome)| {
-            let response = AlterConfigsResourceResponse::default()
-                .with_resource_type(resource_type)
-                .with_resource_name(name)
-                .with_error_message(None);
-            match outcome {
-                Ok(()) => response,
-                Err(refused) => response
-                    .with_error_code(refused.code as i16)
-                    .with_error_message(refused.message.map(text)),
-            }
+    carry_out(node, call, alterations.collect(), request.validate_only, |altered| {
+        let responses = altered.into_iter().map(|one| {
+            AlterConfigsResourceResponse::default()
+                .with_resource_type(one.resource_type)
+                .with_resource_name(one.resource_name)
+                .with_error_code(one.code)
+                .with_error_message(one.message)
         });
-        call.reply(&IncrementalAlterConfigsResponse::default().with_responses(responses.collect()))
+        IncrementalAlterConfigsResponse::default().with_responses(responses.collect())
     })
 }
 

@@ -175,7 +175,7 @@ impl Writer {
             operations: self.operations,
         };
         if let Some(body) = self.node.metadata.lock().get(&key) {
-            return self.call.reply_pieces(vec![body]);
+            return self.call.reply_shared(body);
         }
         let topics = view.topics().map(|topic| self.topic(view, topic)).collect();
         let response = self.response(view, topics);
@@ -186,7 +186,7 @@ impl Writer {
         }
         let body = body.freeze();
         self.node.metadata.lock().put(key, body.clone());
-        self.call.reply_pieces(vec![body])
+        self.call.reply_shared(body)
     }
 
     fn response(&self, view: &View, topics: Vec<MetadataResponseTopic>) -> MetadataResponse {

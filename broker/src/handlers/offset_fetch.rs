@@ -7,8 +7,9 @@
 //! - 1 has no place for the error of a group: it stands with each partition.
 //! - What is answered is stored: the answer waits for commits that came before it.
 //!
-//! Differences from Apache Kafka: none known.
+//! Differences from Apache Kafka: a group that is named twice is answered once.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use felix_cluster::view::View;
@@ -59,7 +60,10 @@ fn handle(node: &Arc<Node>, call: Call) -> Handled {
     let view = node.view();
     let stable = request.require_stable;
     let asking: Vec<Asking> = if version >= 8 {
-        let groups = request.groups.into_iter().map(|group| {
+        // Once each is enough: a small request must not ask for a huge answer.
+        let mut seen = HashSet::new();
+        let groups = request.groups.into_iter().filter(|group| seen.insert(group.group_id.clone()));
+        let groups = groups.map(|group| {
             let topics = group.topics.map(|topics| {
                 let topics = topics.into_iter().map(|topic| Wanted {
                     name: topic.name.0,

@@ -18,9 +18,10 @@ use tokio::net::TcpStream;
 use tokio::time::{Instant, Sleep, sleep};
 use tokio_util::sync::WaitForCancellationFutureOwned;
 
-use super::budget::{SMALL_FRAME_BYTES, Share, Wait};
 use super::incoming::{Frame, Incoming, Received};
 use super::outgoing::Outgoing;
+use crate::budget::answers::{Account, FLOOR_BYTES, Held};
+use crate::budget::{Paid, SMALL_FRAME_BYTES, Share, Wait};
 use crate::handlers::{self, Answer, Arrival, Client, Reply, Waiting};
 use crate::node::Node;
 
@@ -28,10 +29,17 @@ use crate::node::Node;
 const MOST_IN_FLIGHT: usize = 64;
 /// Bytes of requests that may be under way at one time: enough to keep a fast disk busy.
 const MOST_IN_FLIGHT_BYTES: usize = 16 * 1024 * 1024;
-/// Answers that may lie ready and unsent before no more requests are taken from this peer.
-const MOST_UNSENT_BYTES: usize = 1024 * 1024;
-/// How long a peer may let a large frame rest, for which memory is set aside, or its last answers.
+/// Requests of one connection that may be parked at one time: consumers have one long poll with a broker.
+const MOST_PARKED: usize = 4;
+/// Memory that its answers may hold before no more requests are taken from this peer; less when memory is short.
+const MOST_HELD_BYTES: usize = 4 * 1024 * 1024;
+/// How long a peer may let a large frame rest, for which memory is set aside, or its answers.
 const STALLED: Duration = Duration::from_secs(30);
+/// The same for answers while memory for them is short.
+const STALLED_SHORT: Duration = Duration::from_secs(5);
+/// A large frame that takes longer than [`STALLED`] arrives at least as fast, in bytes a second, while memory for
+/// frames is short.
+const LEAST_PACE: u64 = 64 * 1024;
 
 /// Why a connection ended.
 #[derive(Debug)]
@@ -66,21 +74,30 @@ struct Slot {
     api: usize,
     started_at: MonoTime,
     answer: Progress,
-    /// Bytes of the frame, while the request is under way.
-    frame_bytes: usize,
-    /// Memory that the request holds until its answer is there.
-    _shares: [Option<Share>; 2],
+    /// What the request holds until its answer is there.
+    load: Load,
+}
+
+/// What a request under way weighs. A parked one has let go of it.
+#[derive(Default)]
+struct Load {
+    /// Bytes of the frame.
+    bytes: usize,
+    parked: bool,
+    _paid: Paid,
+    _share: Option<Share>,
 }
 
 enum Progress {
     Pending(Waiting),
-    Ready(Reply),
+    /// The memory of a plain frame stands beside it.
+    Ready(Reply, Option<Held>),
 }
 
 /// A request that waits for memory before it is started.
 struct Parked {
     request: handlers::Checked,
-    frame_share: Option<Share>,
+    paid: Paid,
     wait: Wait,
 }
 
@@ -92,16 +109,22 @@ pub struct Connection {
     incoming: Incoming,
     outgoing: Outgoing,
     slots: VecDeque<Slot>,
+    /// Memory of this connection's answers, from before they are made until they are sent.
+    account: Arc<Account>,
     /// Bytes of the requests that are under way.
     in_flight_bytes: usize,
-    /// Bytes of the answers that are ready behind one that is not.
-    ready_bytes: usize,
+    /// Requests that are parked.
+    parked_requests: usize,
     parked: Option<Box<Parked>>,
     /// No more requests are read: one was refused, and the connection ends in its place in the order.
     refused: bool,
     /// Set once: the connection ends when what is owed is sent.
     ending: Option<Ended>,
     active_at: MonoTime,
+    /// When answers last began to be due, or bytes of them went.
+    taken_at: MonoTime,
+    /// Since when memory is set aside for a frame.
+    frame_since: Option<MonoTime>,
     /// The alarm was set for a peer that memory is held for.
     hurried: bool,
     alarm: Pin<Box<Sleep>>,
@@ -118,6 +141,7 @@ impl Connection {
         let limits = node.limits();
         let alarm = Box::pin(sleep(limits.max_idle));
         let closing = Box::pin(node.closing.clone().cancelled_owned());
+        let account = node.budget.answers().account();
         Connection {
             stream,
             node,
@@ -125,12 +149,15 @@ impl Connection {
             incoming: Incoming::new(),
             outgoing: Outgoing::default(),
             slots: VecDeque::new(),
+            account,
             in_flight_bytes: 0,
-            ready_bytes: 0,
+            parked_requests: 0,
             parked: None,
             refused: false,
             ending: None,
             active_at: now,
+            taken_at: now,
+            frame_since: None,
             hurried: false,
             alarm,
             closing,
@@ -177,26 +204,32 @@ impl Connection {
             if let Progress::Pending(waiting) = &mut slot.answer
                 && let Poll::Ready(reply) = waiting.as_mut().poll(context)
             {
-                self.ready_bytes += reply.bytes();
-                slot.answer = Progress::Ready(reply);
-                self.in_flight_bytes -= std::mem::take(&mut slot.frame_bytes);
-                slot._shares = [None, None];
+                slot.answer = due(&self.account, reply);
+                let load = std::mem::take(&mut slot.load);
+                self.in_flight_bytes -= load.bytes;
+                self.parked_requests -= usize::from(load.parked);
             }
         }
     }
 
     /// Moves the answers that are due to the way out.
     fn release(&mut self) {
-        while let Some(Slot { answer: Progress::Ready(_), .. }) = self.slots.front() {
+        while let Some(Slot { answer: Progress::Ready(..), .. }) = self.slots.front() {
             let Some(slot) = self.slots.pop_front() else { return };
-            let Progress::Ready(reply) = slot.answer else { return };
-            self.ready_bytes -= reply.bytes();
+            let Progress::Ready(reply, held) = slot.answer else { return };
             let metrics = self.node.api_metrics(slot.api);
+            let now = self.node.clock.now();
             metrics.requests.inc();
-            metrics.seconds.observe(self.node.clock.now().since(slot.started_at).as_secs_f64());
+            metrics.seconds.observe(now.since(slot.started_at).as_secs_f64());
+            if self.outgoing.is_empty() {
+                self.taken_at = now;
+            }
             match reply {
-                Reply::Frame(frame) => self.outgoing.push(frame),
-                Reply::Pieces(pieces) => pieces.into_iter().for_each(|piece| self.outgoing.push(piece)),
+                Reply::Frame(frame) => {
+                    let held = held.unwrap_or_else(|| self.account.count(frame.len()));
+                    self.outgoing.push([frame], held);
+                }
+                Reply::Pieces(pieces, held) => self.outgoing.push(pieces, held),
                 Reply::None => {}
                 Reply::Close(reason) => return self.end(Ended::Refused(reason)),
             }
@@ -211,7 +244,7 @@ impl Connection {
             .slots
             .iter()
             .position(
-                |slot| !matches!(&slot.answer, Progress::Ready(reply) if !matches!(reply, Reply::Close(_))),
+                |slot| !matches!(&slot.answer, Progress::Ready(reply, _) if !matches!(reply, Reply::Close(_))),
             )
             .unwrap_or(self.slots.len());
         self.slots.truncate(due);
@@ -226,6 +259,7 @@ impl Connection {
                 Poll::Ready(sent) => {
                     self.node.metrics.sent_bytes.inc_by(sent? as u64);
                     self.active_at = self.node.clock.now();
+                    self.taken_at = self.active_at;
                     any = true;
                 }
                 Poll::Pending => {
@@ -241,7 +275,7 @@ impl Connection {
     fn hurry(&mut self) {
         if !self.hurried {
             self.hurried = true;
-            self.alarm.as_mut().reset(Instant::now_after(STALLED));
+            self.alarm.as_mut().reset(Instant::now_after(STALLED_SHORT));
         }
     }
 
@@ -249,7 +283,8 @@ impl Connection {
     fn has_room(&self) -> bool {
         self.slots.len() < MOST_IN_FLIGHT
             && self.in_flight_bytes < MOST_IN_FLIGHT_BYTES
-            && self.outgoing.bytes() + self.ready_bytes < MOST_UNSENT_BYTES
+            && self.parked_requests < MOST_PARKED
+            && self.account.has_room(MOST_HELD_BYTES)
             && !self.refused
             && self.ending.is_none()
     }
@@ -260,7 +295,7 @@ impl Connection {
         if let Some(mut parked) = self.parked.take() {
             match parked.wait.as_mut().poll(context) {
                 Poll::Ready(share) => {
-                    self.start(parked.request, [parked.frame_share, share], context);
+                    self.start(parked.request, parked.paid, share, context);
                     any = true;
                 }
                 Poll::Pending => {
@@ -292,11 +327,17 @@ impl Connection {
     /// Reads once; whether anything came.
     fn poll_receive(&mut self, context: &mut Context<'_>) -> bool {
         let waits = &self.node.metrics.memory_waits;
-        let purse = self.node.budget.receiving();
+        let receiving = self.node.budget.receiving();
         let held = self.incoming.holds_memory();
-        let received = self.incoming.poll_receive(&mut self.stream, purse, || waits.inc(), context);
+        let waited = self.incoming.is_waiting();
+        let received = self.incoming.poll_receive(&mut self.stream, receiving, || waits.inc(), context);
         if !held && self.incoming.holds_memory() {
             self.alarm.as_mut().reset(Instant::now_after(STALLED));
+            self.frame_since = Some(self.node.clock.now());
+        } else if waited && !self.incoming.is_waiting() {
+            // The time in which it was not read from does not count.
+            self.active_at = self.node.clock.now();
+            self.frame_since = self.frame_since.map(|_| self.active_at);
         }
         match received {
             Poll::Ready(Ok(Received::Bytes(count))) => {
@@ -312,7 +353,8 @@ impl Connection {
 
     /// Checks a whole frame and starts it, or parks it until there is memory for it.
     fn arrive(&mut self, frame: Frame, context: &mut Context<'_>) {
-        let Frame { bytes: frame, backing, share: frame_share } = frame;
+        let Frame { bytes: frame, backing, paid } = frame;
+        self.frame_since = None;
         let frame_bytes = if frame.len() <= SMALL_FRAME_BYTES { frame.len() } else { 0 };
         let request = match handlers::check(frame, backing) {
             Ok(Arrival::Request(request)) => request,
@@ -325,10 +367,10 @@ impl Connection {
         let bytes = frame_bytes + request.memory();
         let purse = self.node.budget.working();
         match purse.take(bytes) {
-            Some(share) => self.start(request, [frame_share, Some(share)], context),
+            Some(share) => self.start(request, paid, Some(share), context),
             None => {
                 self.node.metrics.memory_waits.inc();
-                self.parked = Some(Box::new(Parked { request, frame_share, wait: purse.wait(bytes) }));
+                self.parked = Some(Box::new(Parked { request, paid, wait: purse.wait(bytes) }));
             }
         }
     }
@@ -339,26 +381,34 @@ impl Connection {
         self.push_ready(handlers::UNKNOWN_API, Reply::Close(reason));
     }
 
-    fn start(&mut self, request: handlers::Checked, shares: [Option<Share>; 2], context: &mut Context<'_>) {
+    fn start(
+        &mut self,
+        request: handlers::Checked,
+        paid: Paid,
+        share: Option<Share>,
+        context: &mut Context<'_>,
+    ) {
         let api = request.index();
-        let frame_bytes = request.bytes();
-        match handlers::start(&self.node, &self.client, request) {
-            Answer::Now(reply) => self.push_ready(api, reply),
-            Answer::Later(mut waiting) => match waiting.as_mut().poll(context) {
-                Poll::Ready(reply) => self.push_ready(api, reply),
-                Poll::Pending => {
-                    self.in_flight_bytes += frame_bytes;
-                    let (started_at, answer) = (self.active_at, Progress::Pending(waiting));
-                    self.slots.push_back(Slot { api, started_at, answer, frame_bytes, _shares: shares });
-                }
-            },
+        let bytes = request.bytes();
+        let (mut waiting, load) = match handlers::start(&self.node, &self.client, &self.account, request) {
+            Answer::Now(reply) => return self.push_ready(api, reply),
+            Answer::Later(waiting) => (waiting, Load { bytes, parked: false, _paid: paid, _share: share }),
+            Answer::Parked(waiting) => (waiting, Load { parked: true, ..Load::default() }),
+        };
+        match waiting.as_mut().poll(context) {
+            Poll::Ready(reply) => self.push_ready(api, reply),
+            Poll::Pending => {
+                self.in_flight_bytes += load.bytes;
+                self.parked_requests += usize::from(load.parked);
+                let (started_at, answer) = (self.active_at, Progress::Pending(waiting));
+                self.slots.push_back(Slot { api, started_at, answer, load });
+            }
         }
     }
 
     fn push_ready(&mut self, api: usize, reply: Reply) {
-        self.ready_bytes += reply.bytes();
-        let (started_at, answer) = (self.active_at, Progress::Ready(reply));
-        self.slots.push_back(Slot { api, started_at, answer, frame_bytes: 0, _shares: [None, None] });
+        let (started_at, answer) = (self.active_at, due(&self.account, reply));
+        self.slots.push_back(Slot { api, started_at, answer, load: Load::default() });
     }
 
     /// Before going to sleep: an idle connection keeps no memory that it does not need.
@@ -373,21 +423,54 @@ impl Connection {
     /// connection pays nothing for it.
     fn poll_alarm(&mut self, context: &mut Context<'_>) -> bool {
         while self.alarm.as_mut().poll(context).is_ready() {
-            self.hurried = self.incoming.holds_memory() || self.ending.is_some() || !self.outgoing.is_empty();
-            let limit = if self.hurried { STALLED.min(self.max_idle) } else { self.max_idle };
             let now = self.node.clock.now();
-            let silent = now.since(self.active_at);
-            // Whoever waits for an answer is not idle. Whoever does not take its answers is.
-            let waits = !self.slots.is_empty() && self.outgoing.is_empty();
-            if silent >= limit && !waits && self.parked.is_none() {
+            let takes = !self.outgoing.is_empty();
+            self.hurried = self.incoming.holds_memory() || self.ending.is_some() || takes;
+            // Whoever does not take its answers is idle, whatever else it sends.
+            let silent = now.since(if takes { self.taken_at } else { self.active_at });
+            let limit = match self.hurried {
+                true if takes && self.answers_are_short() => STALLED_SHORT,
+                true => STALLED,
+                false => self.max_idle,
+            };
+            let limit = limit.min(self.max_idle);
+            // Whoever waits for an answer, or for memory, is not.
+            let waits = !self.slots.is_empty() && !takes;
+            let waits = waits || self.parked.is_some() || self.incoming.is_waiting();
+            if (silent >= limit && !waits) || self.is_slow(now) {
                 return true;
             }
             let rest = limit.saturating_sub(silent).max(Duration::from_millis(100));
             let rest = if waits { limit } else { rest };
+            let rest = if takes { rest.min(STALLED_SHORT) } else { rest };
             self.alarm.as_mut().reset(Instant::now_after(rest));
         }
         false
     }
+
+    /// Whether others lack the memory that this connection's answers hold.
+    fn answers_are_short(&self) -> bool {
+        self.account.held() > FLOOR_BYTES && self.node.budget.answers().is_short()
+    }
+
+    /// Whether a frame that memory is set aside for comes so slowly that others should have it.
+    fn is_slow(&self, now: MonoTime) -> bool {
+        let Some(since) = self.frame_since.filter(|_| !self.incoming.is_waiting()) else { return false };
+        let elapsed = now.since(since);
+        if elapsed < STALLED || !self.node.budget.receiving().is_short() {
+            return false;
+        }
+        self.incoming.is_last() || (self.incoming.arrived() as u64) < LEAST_PACE * elapsed.as_secs()
+    }
+}
+
+/// An answer that is ready, with the memory that it holds.
+fn due(account: &Arc<Account>, reply: Reply) -> Progress {
+    let held = match &reply {
+        Reply::Frame(frame) => Some(account.count(frame.len())),
+        Reply::Pieces(..) | Reply::None | Reply::Close(_) => None,
+    };
+    Progress::Ready(reply, held)
 }
 
 /// Tokio's timers have a clock of their own, of which only "from now" is used.

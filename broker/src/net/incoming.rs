@@ -12,7 +12,7 @@ use felix_protocol::frame::{self, FrameError, LENGTH_BYTES, Split};
 use tokio::net::TcpStream;
 use tokio_util::io::poll_read_buf;
 
-use super::budget::{Purse, SMALL_FRAME_BYTES, Share, Wait};
+use crate::budget::{Paid, PaidLater, Receiving, SMALL_FRAME_BYTES};
 
 /// Room for the first bytes after silence; doubles while reads fill it.
 const FIRST_READ_BYTES: usize = 4 * 1024;
@@ -39,7 +39,7 @@ pub struct Frame {
     /// About how large the buffer is that it is a slice of.
     pub backing: usize,
     /// The memory that it paid for.
-    pub share: Option<Share>,
+    pub paid: Paid,
 }
 
 /// The receiving half of one connection.
@@ -50,8 +50,8 @@ pub struct Incoming {
     read_bytes: usize,
     largest: usize,
     /// What the frame that is being received has paid.
-    share: Option<Share>,
-    waiting: Option<Wait>,
+    paid: Paid,
+    waiting: Option<PaidLater>,
 }
 
 impl Incoming {
@@ -62,7 +62,7 @@ impl Incoming {
             missing: LENGTH_BYTES,
             read_bytes: FIRST_READ_BYTES,
             largest: 0,
-            share: None,
+            paid: Paid::default(),
             waiting: None,
         }
     }
@@ -75,7 +75,7 @@ impl Incoming {
                 self.missing = LENGTH_BYTES.saturating_sub(self.buffer.len());
                 // Small frames share a buffer as large as a read.
                 let backing = frame.len().max(self.read_bytes);
-                Ok(Some(Frame { bytes: frame, backing, share: self.share.take() }))
+                Ok(Some(Frame { bytes: frame, backing, paid: std::mem::take(&mut self.paid) }))
             }
             Split::Missing(missing) => {
                 self.missing = missing;
@@ -92,18 +92,33 @@ impl Incoming {
 
     /// Whether memory was taken for a frame that is still being received.
     pub fn holds_memory(&self) -> bool {
-        self.share.is_some()
+        self.paid.holds()
+    }
+
+    /// Whether the peer is not read from because memory is short.
+    pub fn is_waiting(&self) -> bool {
+        self.waiting.is_some()
+    }
+
+    /// Whether the frame is let through without paying, and others wait for it.
+    pub fn is_last(&self) -> bool {
+        self.paid.is_last()
+    }
+
+    /// Bytes that are here and not yet taken as frames.
+    pub fn arrived(&self) -> usize {
+        self.buffer.len()
     }
 
     /// Reads once. To be called when [`frame`](Self::frame) has nothing.
     pub fn poll_receive(
         &mut self,
         stream: &mut TcpStream,
-        purse: &Purse,
+        receiving: &Receiving,
         on_wait: impl FnOnce(),
         context: &mut Context<'_>,
     ) -> Poll<std::io::Result<Received>> {
-        ready!(self.poll_pay(purse, on_wait, context));
+        ready!(self.poll_pay(receiving, on_wait, context));
         if self.buffer.is_empty() && self.buffer.capacity() == 0 {
             // Wait for the first byte without holding a buffer.
             ready!(stream.poll_read_ready(context))?;
@@ -134,43 +149,47 @@ impl Incoming {
         Poll::Ready(Ok(Received::Bytes(count)))
     }
 
-    /// A large frame pays for all its bytes before more of them are received.
-    fn poll_pay(&mut self, purse: &Purse, on_wait: impl FnOnce(), context: &mut Context<'_>) -> Poll<()> {
-        let whole = self.buffer.len() + self.missing;
-        if whole <= SMALL_FRAME_BYTES || self.share.is_some() {
+    /// A large frame pays for the room that the next read may take, before it is made.
+    fn poll_pay(
+        &mut self,
+        receiving: &Receiving,
+        on_wait: impl FnOnce(),
+        context: &mut Context<'_>,
+    ) -> Poll<()> {
+        let due = self.buffer.len() + self.trusted();
+        if let Some(waiting) = &mut self.waiting {
+            let step = ready!(waiting.as_mut().poll(context));
+            self.waiting = None;
+            self.paid.add(step);
+        }
+        if due <= SMALL_FRAME_BYTES || receiving.pay(&mut self.paid, due) {
             return Poll::Ready(());
         }
-        let mut wait = match self.waiting.take() {
-            Some(wait) => wait,
-            None => match purse.take(whole) {
-                Some(share) => {
-                    self.share = Some(share);
-                    return Poll::Ready(());
-                }
-                None => {
-                    on_wait();
-                    purse.wait(whole)
-                }
-            },
-        };
-        match wait.as_mut().poll(context) {
-            Poll::Ready(share) => {
-                self.share = share;
+        on_wait();
+        let mut waiting = receiving.wait(due - self.paid.bytes());
+        match waiting.as_mut().poll(context) {
+            Poll::Ready(step) => {
+                self.paid.add(step);
                 Poll::Ready(())
             }
             Poll::Pending => {
-                self.waiting = Some(wait);
+                self.waiting = Some(waiting);
                 Poll::Pending
             }
         }
     }
 
+    /// How much of the frame's missing part there is room for: as much as has arrived, or as this connection has
+    /// already sent in one frame.
+    fn trusted(&self) -> usize {
+        let arrived = self.buffer.len();
+        if arrived < LENGTH_BYTES { 0 } else { self.missing.min(arrived.max(self.largest)) }
+    }
+
     /// Makes room for the next read, if there is too little.
     fn make_room(&mut self) {
         let spare = self.buffer.capacity() - self.buffer.len();
-        let arrived = self.buffer.len();
-        let trusted = if arrived < LENGTH_BYTES { 0 } else { self.missing.min(arrived.max(self.largest)) };
-        let wanted = trusted.max(self.read_bytes);
+        let wanted = self.trusted().max(self.read_bytes);
         if spare == 0 || (spare < wanted && spare < FIRST_READ_BYTES) {
             self.buffer.reserve(wanted);
         }
@@ -180,8 +199,9 @@ impl Incoming {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::net::Budget;
+    use crate::budget::Budget;
     use std::future::poll_fn;
+    use std::sync::LazyLock;
     use tokio::io::AsyncWriteExt;
     use tokio::net::TcpListener;
 
@@ -191,8 +211,10 @@ mod tests {
         (client, listener.accept().await.unwrap().0)
     }
 
+    /// Receives once, with memory that all tests share.
     async fn receive(incoming: &mut Incoming, stream: &mut TcpStream) -> Received {
-        let budget = Budget::new(1 << 30);
+        static BUDGET: LazyLock<Budget> = LazyLock::new(|| Budget::new(1 << 30, 0, 0));
+        let budget = &*BUDGET;
         poll_fn(|context| incoming.poll_receive(stream, budget.receiving(), || (), context)).await.unwrap()
     }
 

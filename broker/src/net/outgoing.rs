@@ -9,28 +9,44 @@ use bytes::{Buf, Bytes};
 use tokio::io::AsyncWrite;
 use tokio::net::TcpStream;
 
+use crate::budget::answers::Held;
+
 /// Pieces that one write hands to the system.
 const MOST_PIECES: usize = 64;
 
 /// The sending half of one connection.
 #[derive(Default)]
 pub struct Outgoing {
-    pieces: VecDeque<Bytes>,
-    bytes: usize,
+    pieces: VecDeque<Piece>,
+    /// The memory of all pieces.
+    held: Option<Held>,
+}
+
+/// A part of an answer.
+struct Piece {
+    bytes: Bytes,
+    /// What is given back when all of it is sent.
+    held: usize,
 }
 
 impl Outgoing {
-    /// Appends a piece.
-    pub fn push(&mut self, piece: Bytes) {
-        if !piece.is_empty() {
-            self.bytes += piece.len();
-            self.pieces.push_back(piece);
+    /// Appends an answer, which holds that memory. Each piece gives its own bytes back, the last one the rest.
+    pub fn push(&mut self, answer: impl IntoIterator<Item = Bytes>, held: Held) {
+        let mut rest = held.bytes();
+        for bytes in answer {
+            if !bytes.is_empty() {
+                let held = bytes.len().min(rest);
+                rest -= held;
+                self.pieces.push_back(Piece { bytes, held });
+            }
         }
-    }
-
-    /// Bytes that the peer has not taken yet.
-    pub fn bytes(&self) -> usize {
-        self.bytes
+        if let Some(last) = self.pieces.back_mut() {
+            last.held += rest;
+            match &mut self.held {
+                Some(all) => all.absorb(held),
+                None => self.held = Some(held),
+            }
+        }
     }
 
     /// Whether all is sent.
@@ -47,7 +63,7 @@ impl Outgoing {
         let mut slices = [IoSlice::new(&[]); MOST_PIECES];
         let mut count = 0;
         for (slice, piece) in slices.iter_mut().zip(&self.pieces) {
-            *slice = IoSlice::new(piece);
+            *slice = IoSlice::new(&piece.bytes);
             count += 1;
         }
         let sent = ready!(Pin::new(stream).poll_write_vectored(context, &slices[..count]))?;
@@ -59,14 +75,18 @@ impl Outgoing {
     }
 
     fn advance(&mut self, mut sent: usize) {
-        self.bytes -= sent;
+        let mut freed = 0;
         while let Some(front) = self.pieces.front_mut() {
-            if sent < front.len() {
-                front.advance(sent);
-                return;
+            if sent < front.bytes.len() {
+                front.bytes.advance(sent);
+                break;
             }
-            sent -= front.len();
+            sent -= front.bytes.len();
+            freed += front.held;
             self.pieces.pop_front();
+        }
+        if let Some(held) = &mut self.held {
+            held.give_back(freed);
         }
     }
 
@@ -81,18 +101,29 @@ impl Outgoing {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::budget::answers::Answers;
 
     #[test]
-    fn partial_writes_leave_the_rest_in_order() {
+    fn partial_writes_leave_the_rest_in_order_and_give_back_what_has_left() {
+        let account = Answers::new(1 << 20).account();
         let mut outgoing = Outgoing::default();
-        for piece in ["abc", "", "de", "f"] {
-            outgoing.push(Bytes::from_static(piece.as_bytes()));
-        }
-        assert_eq!(outgoing.bytes(), 6);
+        let pieces = |texts: &[&'static str]| -> Vec<Bytes> {
+            texts.iter().map(|text| Bytes::from_static(text.as_bytes())).collect()
+        };
+        outgoing.push(pieces(&["abc", "", "de"]), account.count(5));
+        // The last piece pins four bytes more than it has.
+        outgoing.push(pieces(&["f", "g"]), account.count(6));
+        assert_eq!(account.held(), 11);
         outgoing.advance(4);
-        assert_eq!(outgoing.pieces, [&b"e"[..], b"f"].map(Bytes::from_static));
+        let left: Vec<_> = outgoing.pieces.iter().map(|piece| piece.bytes.clone()).collect();
+        assert_eq!(left, pieces(&["e", "f", "g"]));
+        assert_eq!(account.held(), 8);
         outgoing.advance(2);
+        assert_eq!(account.held(), 5);
+        outgoing.advance(1);
         assert!(outgoing.is_empty());
-        assert_eq!(outgoing.bytes(), 0);
+        assert_eq!(account.held(), 0);
+        outgoing.push(pieces(&[""]), account.count(7));
+        assert_eq!(account.held(), 0, "nothing will be sent");
     }
 }

@@ -204,20 +204,25 @@ pub fn metadata(topic: &str) -> Vec<u8> {
     [&1_i32.to_be_bytes()[..], &string(topic)].concat()
 }
 
-/// Fetch version 4 of partition 0.
+/// Fetch version 4 of partition 0, up to 1 MiB.
 pub fn fetch(topic: &str, offset: i64, max_wait_ms: i32, min_bytes: i32) -> Vec<u8> {
+    fetch_upto(topic, offset, max_wait_ms, min_bytes, 1 << 20)
+}
+
+/// The same, up to so many bytes.
+pub fn fetch_upto(topic: &str, offset: i64, max_wait_ms: i32, min_bytes: i32, max_bytes: i32) -> Vec<u8> {
     [
         &(-1_i32).to_be_bytes()[..],
         &max_wait_ms.to_be_bytes(),
         &min_bytes.to_be_bytes(),
-        &(1_i32 << 20).to_be_bytes(),
+        &max_bytes.to_be_bytes(),
         &[0],
         &1_i32.to_be_bytes(),
         &string(topic),
         &1_i32.to_be_bytes(),
         &0_i32.to_be_bytes(),
         &offset.to_be_bytes(),
-        &(1_i32 << 20).to_be_bytes(),
+        &max_bytes.to_be_bytes(),
     ]
     .concat()
 }

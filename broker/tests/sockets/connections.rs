@@ -8,12 +8,12 @@ use crate::broker::{
 };
 
 #[expect(clippy::disallowed_methods, reason = "the test measures from outside")]
-fn now() -> Instant {
+pub fn now() -> Instant {
     Instant::now()
 }
 
 /// Creates a topic by asking for it, and waits until it takes records.
-fn topic(client: &mut Client, name: &str) {
+pub fn topic(client: &mut Client, name: &str) {
     // Array of topics, name, array of partitions, index, error.
     let at = 4 + 2 + name.len() + 4 + 4;
     let began = now();

@@ -3,5 +3,6 @@
 
 mod broker;
 mod connections;
+mod memory;
 mod side_files;
 mod start;

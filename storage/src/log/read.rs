@@ -309,6 +309,7 @@ impl<D: Disk> Segment<D> {
         self.set_hint(read.next, at);
         let (from, to) = (window.index(begin), window.index(at));
         read.bytes = to - from;
+        read.held = window.buf.capacity();
         read.slices.push(Bytes::from(window.buf).slice(from..to));
         Ok(Some(read))
     }

@@ -48,6 +48,10 @@ pub struct NetConfig {
     pub max_idle_ms: Option<u64>,
     /// `socket.request.max.bytes`.
     pub request_max_bytes: u32,
+    /// `queued.max.request.bytes`; `None`: the broker's own choice.
+    pub queued_bytes: Option<u64>,
+    /// `felix.answer.bytes`; `None`: the broker's own choice.
+    pub answer_bytes: Option<u64>,
     /// `max.connections`.
     pub max_connections: u32,
     /// `max.connections.per.ip`.
@@ -219,6 +223,8 @@ impl NetConfig {
         NetConfig {
             max_idle_ms: reader.limit("connections.max.idle.ms"),
             request_max_bytes: reader.size32("socket.request.max.bytes"),
+            queued_bytes: reader.limit("queued.max.request.bytes").filter(|bytes| *bytes > 0),
+            answer_bytes: Some(reader.size("felix.answer.bytes")).filter(|bytes| *bytes > 0),
             max_connections: reader.size32("max.connections"),
             max_connections_per_ip: reader.size32("max.connections.per.ip"),
             max_connections_per_ip_overrides: address_counts(

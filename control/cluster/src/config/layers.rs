@@ -146,6 +146,12 @@ impl StaticConfig {
             ));
         }
         let net = &broker.net;
+        if let Some(queued) = net.queued_bytes.filter(|queued| *queued < net.request_max_bytes.into()) {
+            return conflict(format!(
+                "queued.max.request.bytes ({queued}) must not be below socket.request.max.bytes ({}), or 0 or less",
+                net.request_max_bytes
+            ));
+        }
         if net.max_connections_per_ip == 0 && net.max_connections_per_ip_overrides.is_empty() {
             return conflict(
                 "max.connections.per.ip = 0 refuses everybody; it needs max.connections.per.ip.overrides"

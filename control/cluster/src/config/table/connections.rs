@@ -48,8 +48,11 @@ pub(super) const ROWS: &[Row] = rows! { Area::Connections;
     Int "producer.purgatory.purge.interval.requests" = "1000",
         Any, ReadOnly, NoEffect(reason::NO_PURGATORY) =>
         "After how many requests the list of waiting produce requests is tidied.";
-    Long "queued.max.request.bytes" = "-1", Any, ReadOnly, NoEffect(reason::PIPELINE) =>
-        "Bytes of waiting requests at which sockets are no longer read; negative means no limit.";
+    Long "queued.max.request.bytes" = "-1", Any, ReadOnly,
+        Partly("counted are requests of more than 64 KiB, from their arrival to their answer; smaller ones are \
+                bounded by each connection's own limits; without a limit the broker chooses one") =>
+        "Bytes of waiting requests at which sockets are no longer read; 0 or less leaves it to the broker, which \
+         takes an eighth of the machine's memory.";
     Int "queued.max.requests" = "500", AtLeast(1), ReadOnly, NoEffect(reason::PIPELINE) =>
         "Waiting requests at which sockets are no longer read.";
     Int "request.timeout.ms" = "30000", Any, ReadOnly, NoEffect(reason::OWN_PACE) =>

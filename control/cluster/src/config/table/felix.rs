@@ -4,6 +4,10 @@ use super::rows;
 use crate::config::row::{Area, Row, reason};
 
 pub(super) const ROWS: &[Row] = rows! { Area::Felix;
+    Long "felix.answer.bytes" = "0", AtLeast(0), ReadOnly, Honoured =>
+        "Bytes of memory for the answers of all connections together, until their clients have taken them. The \
+         less is left, the less one fetch brings, but always one batch. 0 lets the broker choose: a sixteenth of \
+         the machine's memory, at least 64 MiB and at most 512 MiB.";
     String "felix.consistency" = "acks", OneOf(&["acks", "quorum"]), ClusterWide, Honoured =>
         "Default of the topic config of the same name.";
     String "felix.flush.mode" = "auto", OneOf(&["auto", "file", "filesystem"]), ReadOnly, Honoured =>

@@ -79,6 +79,7 @@ fn settings_that_do_not_go_together_are_refused() {
         &[("group.min.session.timeout.ms", "10"), ("group.max.session.timeout.ms", "5")],
         &[("max.connections.per.ip", "0")],
         &[("log.dirs", "/a,/b")],
+        &[("queued.max.request.bytes", "1000000")],
         &[("log.cleaner.min.compaction.lag.ms", "2"), ("log.cleaner.max.compaction.lag.ms", "1")],
         &[("listeners", "A://:1,B://:2"), ("listener.security.protocol.map", "A:PLAINTEXT,B:SASL_SSL")],
     ] {
@@ -87,6 +88,8 @@ fn settings_that_do_not_go_together_are_refused() {
     assert!(
         given(&[("listeners", "A://:1"), ("listener.security.protocol.map", "A:PLAINTEXT,B:SSL")]).is_ok()
     );
+    let queued = [("queued.max.request.bytes", "1000000"), ("socket.request.max.bytes", "1000000")];
+    assert!(given(&queued).is_ok());
     assert!(given(&[("max.connections.per.ip", "0"), ("max.connections.per.ip.overrides", "::1:5")]).is_ok());
 }
 

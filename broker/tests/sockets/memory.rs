@@ -1,0 +1,116 @@
+//! What clients can take of the broker's memory, and what others notice of it.
+
+use std::io::Write;
+use std::time::Duration;
+
+use crate::broker::{API_VERSIONS, Broker, Client, FETCH, PRODUCE, fetch, fetch_upto, produce};
+use crate::connections::{now, topic};
+
+const MIB: i64 = 1 << 20;
+
+/// A client that will not read: the system takes little for it, so the rest stays with the broker.
+fn deaf(broker: &Broker, requests: &[u8]) -> Client {
+    let mut client = broker.connect();
+    client.stream.write_all(requests).unwrap();
+    client
+}
+
+#[test]
+fn answers_that_nobody_takes_stay_within_their_memory_and_a_reader_goes_on() {
+    let limit = format!("felix.answer.bytes={}", 16 * MIB);
+    let broker = Broker::start(&["--set", &limit]);
+    let mut client = broker.connect();
+    topic(&mut client, "t");
+    for _ in 0..40 {
+        client.ask(PRODUCE, 3, 2, &produce("t", 1, &vec![7; 900_000]));
+    }
+    assert_eq!(broker.metric("felix_answer_limit_bytes"), 16 * MIB);
+    assert_eq!(broker.metric("felix_answer_bytes"), 0);
+    let before = broker.resident();
+    // 36 MB an answer, on 40 connections.
+    let wish = crate::broker::request(FETCH, 4, 1, &fetch_upto("t", 0, 0, 1, 50 << 20));
+    let asking: Vec<Client> = (0..40).map(|_| deaf(&broker, &wish)).collect();
+    broker.eventually("most memory taken", |broker| broker.metric("felix_answer_bytes") > 8 * MIB);
+    broker.eventually("less is given", |broker| broker.metric("felix_answers_shortened_total") > 10);
+    // Never more than the limit, and a batch for each connection.
+    let held = broker.metric("felix_answer_bytes");
+    assert!(held <= (16 + 40) * MIB, "{} MiB are held", held / MIB);
+    let more = broker.resident().saturating_sub(before);
+    assert!(more < 120 << 20, "{} MiB more are resident", more >> 20);
+    // Whoever reads gets on: at least a batch each time.
+    let began = now();
+    for offset in 0..40 {
+        let answer = client.ask(FETCH, 4, 3, &fetch_upto("t", offset, 0, 1, 50 << 20));
+        assert!(answer.len() > 900_000 || offset == 0, "{} bytes at {offset}", answer.len());
+    }
+    assert!(began.elapsed() < Duration::from_secs(10), "{:?}", began.elapsed());
+    drop(asking);
+    broker.eventually("all given back", |broker| broker.metric("felix_answer_bytes") == 0);
+}
+
+#[test]
+fn whoever_takes_no_answers_is_dropped_sooner_while_memory_is_short() {
+    let broker = Broker::start(&["--set", "felix.answer.bytes=1000000"]);
+    let mut client = broker.connect();
+    topic(&mut client, "t");
+    for _ in 0..14 {
+        client.ask(PRODUCE, 3, 2, &produce("t", 1, &vec![7; 950_000]));
+    }
+    let began = now();
+    // Twelve answers of a batch are more than the system keeps for a connection.
+    let wishes: Vec<u8> = (1..13)
+        .flat_map(|offset| crate::broker::request(FETCH, 4, 1, &fetch_upto("t", offset, 0, 1, 1)))
+        .collect();
+    let _asking: Vec<Client> = (0..3).map(|_| deaf(&broker, &wishes)).collect();
+    broker.eventually("asked", |broker| broker.metric("felix_connections") == 4);
+    broker.eventually("dropped", |broker| broker.metric("felix_connections") == 1);
+    assert!(began.elapsed() > Duration::from_secs(4), "{:?}", began.elapsed());
+    client.ask(API_VERSIONS, 0, 9, &[]);
+    broker.eventually("all given back", |broker| broker.metric("felix_answer_bytes") == 0);
+}
+
+#[test]
+fn parked_requests_hold_little_and_nothing_once_their_sockets_are_gone() {
+    let broker = Broker::start(&[]);
+    let mut client = broker.connect();
+    topic(&mut client, "t");
+    client.ask(PRODUCE, 3, 2, &produce("t", 1, &vec![7; 500_000]));
+    // Half a megabyte is there, more is asked for: it is not held while the rest is waited for.
+    let wish = crate::broker::request(FETCH, 4, 1, &fetch("t", 0, 60_000, 1 << 20));
+    let parked: Vec<Client> = (0..200).map(|_| deaf(&broker, &wish)).collect();
+    broker.eventually("parked", |broker| broker.metric("felix_answer_bytes") >= 200 * 100);
+    broker.eventually("little held", |broker| broker.metric("felix_answer_bytes") < 200 * 1_000);
+    drop(parked);
+    broker.eventually("nothing held", |broker| broker.metric("felix_answer_bytes") == 0);
+}
+
+#[test]
+fn frames_that_drip_keep_no_memory_from_others() {
+    let limit = "queued.max.request.bytes=2000000";
+    let broker = Broker::start(&["--set", limit, "--set", "socket.request.max.bytes=2000000"]);
+    let mut client = broker.connect();
+    topic(&mut client, "t");
+    // Each announces all there is and sends a tenth of it; two of them have sent more than they may hold together.
+    let drip = |count: usize| {
+        let mut frame = 1_900_000_i32.to_be_bytes().to_vec();
+        frame.resize(count, 0);
+        deaf(&broker, &frame)
+    };
+    let mut dripping: Vec<Client> = (0..8).map(|_| drip(150_000)).collect();
+    let began = now();
+    for id in 0..5 {
+        client.ask(PRODUCE, 3, id, &produce("t", 1, &vec![1; 500_000]));
+    }
+    assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
+    for client in &mut dripping {
+        client.stream.write_all(&[0; 10]).unwrap();
+    }
+    client.ask(API_VERSIONS, 0, 9, &[]);
+}
+
+#[test]
+fn a_healthy_broker_lists_no_halted_copies() {
+    let broker = Broker::start(&[]);
+    let page = broker.page("/replication/halted");
+    assert!(page.starts_with("HTTP/1.1 200") && page.ends_with("\r\n\r\n[]\n"), "{page}");
+}

@@ -8,7 +8,10 @@ use crate::connections::{now, topic};
 
 const MIB: i64 = 1 << 20;
 
-/// A client that will not read: the system takes little for it, so the rest stays with the broker.
+/// The system keeps little of an answer that is not taken, so the rest stays with the broker.
+const SMALL_BUFFER: [&str; 2] = ["--set", "socket.send.buffer.bytes=65536"];
+
+/// A client that will not read.
 fn deaf(broker: &Broker, requests: &[u8]) -> Client {
     let mut client = broker.connect();
     client.stream.write_all(requests).unwrap();
@@ -18,7 +21,7 @@ fn deaf(broker: &Broker, requests: &[u8]) -> Client {
 #[test]
 fn answers_that_nobody_takes_stay_within_their_memory_and_a_reader_goes_on() {
     let limit = format!("felix.answer.bytes={}", 16 * MIB);
-    let broker = Broker::start(&["--set", &limit]);
+    let broker = Broker::start(&[&["--set", &limit], &SMALL_BUFFER[..]].concat());
     let mut client = broker.connect();
     topic(&mut client, "t");
     for _ in 0..40 {
@@ -50,14 +53,14 @@ fn answers_that_nobody_takes_stay_within_their_memory_and_a_reader_goes_on() {
 
 #[test]
 fn whoever_takes_no_answers_is_dropped_sooner_while_memory_is_short() {
-    let broker = Broker::start(&["--set", "felix.answer.bytes=1000000"]);
+    let broker = Broker::start(&[&["--set", "felix.answer.bytes=1000000"], &SMALL_BUFFER[..]].concat());
     let mut client = broker.connect();
     topic(&mut client, "t");
     for _ in 0..14 {
         client.ask(PRODUCE, 3, 2, &produce("t", 1, &vec![7; 950_000]));
     }
     let began = now();
-    // Twelve answers of a batch are more than the system keeps for a connection.
+    // More than the system keeps for a connection.
     let wishes: Vec<u8> = (1..13)
         .flat_map(|offset| crate::broker::request(FETCH, 4, 1, &fetch_upto("t", offset, 0, 1, 1)))
         .collect();

@@ -94,7 +94,9 @@ fn encode(
             if !room(body.len()) {
                 return Err(Reply::Close("the settings asked for are too many for one answer".to_owned()));
             }
-            pieces.push(std::mem::take(&mut body).freeze());
+            // Room for what a piece may have beyond its size, so that it does not double for it.
+            let next = BytesMut::with_capacity(PIECE + PIECE / 8);
+            pieces.push(std::mem::replace(&mut body, next).freeze());
         }
     }
     if version >= FLEXIBLE {

@@ -150,7 +150,10 @@ impl Group {
             }
             self.insert_member(record.member.clone(), Member::from_record(record, stored.protocol.as_ref()));
         }
-        if !self.members.is_empty() {
+        if self.members.is_empty() {
+            // A record that another program wrote may name one all the same.
+            self.protocol = None;
+        } else {
             // Nobody has asked for a move: the group was Stable when this was written.
             self.state = State::Stable;
             if let Some(leader) = stored.leader.filter(|leader| self.members.contains_key(leader)) {

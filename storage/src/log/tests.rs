@@ -18,6 +18,7 @@ mod compaction;
 mod crash;
 mod files;
 mod flushing;
+mod fuzzed;
 mod model;
 mod recovery;
 mod retaining;

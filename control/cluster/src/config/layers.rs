@@ -82,7 +82,11 @@ impl StaticConfig {
             "node.id" | "broker.id" => &["node.id", "broker.id"],
             _ => &[name],
         };
-        for name in names {
+        // A broker.id of -1 ("none") says nothing about node.id, which cannot be -1.
+        let admits = |other: &&&str| {
+            **other == name || Resource::Broker.row(other).is_some_and(|row| row.parse(value).is_ok())
+        };
+        for name in names.iter().filter(admits) {
             self.values.insert((*name).to_owned(), value.trim().to_owned());
             self.origins.insert((*name).to_owned(), origin.clone());
         }
@@ -190,6 +194,9 @@ impl StaticConfig {
 }
 
 /// What a wrong name was probably meant to be.
+/// Names longer than this are nobody's typing mistake.
+const LONGEST_MISSPELT: usize = 100;
+
 fn hint(name: &str) -> String {
     if name.starts_with("listener.name.") {
         return "; settings of single listeners are not supported".to_owned();
@@ -206,7 +213,14 @@ fn hint(name: &str) -> String {
     if Resource::Topic.row(name).is_some() {
         return "; this is a topic config".to_owned();
     }
-    let near = Resource::Broker.rows().iter().map(|row| (distance(name, row.name), row.name)).min();
+    // A name of any length can be given, and the comparison takes time for each letter.
+    let probable = name.len() <= LONGEST_MISSPELT;
+    let near = Resource::Broker
+        .rows()
+        .iter()
+        .filter(|_| probable)
+        .map(|row| (distance(name, row.name), row.name))
+        .min();
     match near {
         Some((edits, near)) if edits <= 3 => format!("; did you mean {near}?"),
         Some(_) | None => String::new(),

@@ -46,8 +46,15 @@ impl<D: Disk> Loader<'_, D> {
             if at > first {
                 self.snapshot_at(segment.base());
             }
+            let leapt = at > first && segment.base() != expected;
             let (running, broken) = self.scan_segment(segment, &mut expected)?;
             checksums.push((running, expected));
+            if leapt && running.size() == 0 {
+                // The batch that the leap was made for never came to the disk, so the log ends before it.
+                let reason = broken.unwrap_or_else(|| "nothing stands behind a leap in offsets".to_string());
+                stopped = Some((at - 1, segments[at - 1].size(), reason));
+                break;
+            }
             if let Some(reason) = broken {
                 stopped = Some((at, running.size(), reason));
                 break;
@@ -74,7 +81,7 @@ impl<D: Disk> Loader<'_, D> {
         self.log.pending.folders.push(self.log.folder().to_path_buf());
         self.log.pending.folders.push(self.log.shared.home.dir.path().to_path_buf());
         // What an earlier life noted of offsets that are not reached now would mislead a later one.
-        if self.listing.snapshots.range(expected + 1..).next().is_some() {
+        if self.listing.snapshots.last().is_some_and(|newest| *newest > expected) {
             self.log.remove_snapshots_above(expected)?;
         }
         for (segment, (running, next)) in segments[first..last].iter().zip(&checksums) {

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use bytes::{BufMut, Bytes, BytesMut};
 
 use super::RecordError;
+use crate::settings::NAME_MAX;
 
 pub(super) struct Reader<'a> {
     bytes: &'a [u8],
@@ -64,6 +65,10 @@ impl<'a> Reader<'a> {
 
     fn text(&mut self, length: usize) -> Result<Arc<str>, RecordError> {
         let at = self.at;
+        // A compact string can be longer than what it is written back as has room for.
+        if length > NAME_MAX {
+            return Err(self.malformed());
+        }
         let bytes = self.take(length)?;
         std::str::from_utf8(bytes).map(Arc::from).map_err(|_| RecordError::NotText { at })
     }

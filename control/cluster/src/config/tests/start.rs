@@ -100,3 +100,13 @@ fn settings_without_full_effect_are_named_once() {
     let names: Vec<_> = config.without_full_effect().map(|(row, _)| row.name).collect();
     assert_eq!(names, ["num.io.threads"], "the default needs no word");
 }
+
+/// Found by fuzzing: -1 is what `broker.id` is where nobody gives one, and no `node.id` at all.
+#[test]
+fn a_broker_id_of_none_is_not_a_node_id() {
+    let config = given(&[("broker.id", "-1")]).unwrap();
+    assert_eq!(config.values().get("node.id"), None);
+    let config = given(&[("node.id", "4"), ("broker.id", "-1")]).unwrap();
+    let layers = Layers { fixed: config.values(), ..Layers::DEFAULTS };
+    assert_eq!(resolve::broker(&layers).config.node.id, 4);
+}

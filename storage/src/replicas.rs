@@ -147,8 +147,11 @@ impl<D: Disk> Replicas<D> {
         };
         let replicas = Replicas { dir: dir.clone(), staged: Mutex::new(staged), file: Mutex::new(table) };
         // What reads back may still not be on the disk (a flush that failed is forgotten by the page cache),
-        // so it is written anew before anybody relies on it.
-        replicas.refresh(&mut replicas.file.lock())?;
+        // so it is written anew before anybody relies on it. Not what is damaged, though: that would be forgotten
+        // if the process ended before the new identities are durable, which the next commit writes with the rest.
+        if report.damaged == 0 && report.lost.is_none() {
+            replicas.refresh(&mut replicas.file.lock())?;
+        }
         Ok((replicas, report))
     }
 

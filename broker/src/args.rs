@@ -89,10 +89,14 @@ pub enum Action {
     Serve(Box<Settings>),
     /// Print a file, a partition's folder or a whole data directory.
     DumpLog(PathBuf),
+    /// Check data directories, and compare them if there are several.
+    Verify(Vec<PathBuf>),
 }
 
 /// The name of the subcommand that prints files.
 const DUMP_LOG: &str = "dump-log";
+/// The name of the subcommand that checks data directories.
+const VERIFY: &str = "verify";
 
 /// The node's settings, checked.
 #[derive(Clone, Debug)]
@@ -141,7 +145,11 @@ pub fn command() -> Command {
     let dump = Command::new(DUMP_LOG)
         .about("Print what a segment, an index, a partition's folder or a data directory holds; reads only")
         .arg(Arg::new("path").value_name("DIR|FILE").required(true));
-    felix.subcommand(serve).subcommand(dump)
+    let verify = Command::new(VERIFY)
+        .about("Check data directories that no broker uses, and compare the copies in several; reads only")
+        .after_help("Exit code: 0 nothing is wrong, 1 something is, 2 a directory could not be looked at.")
+        .arg(Arg::new("dirs").value_name("DIR").required(true).num_args(1..).action(ArgAction::Append));
+    felix.subcommand(serve).subcommand(dump).subcommand(verify)
 }
 
 fn help(flag: &Flag) -> String {
@@ -199,6 +207,10 @@ pub fn resolve(
         Some((DUMP_LOG, dump)) => {
             let path = dump.get_one::<String>("path").map(PathBuf::from);
             return Ok(Action::DumpLog(path.unwrap_or_default()));
+        }
+        Some((VERIFY, verify)) => {
+            let dirs = verify.get_many::<String>("dirs").into_iter().flatten().map(PathBuf::from);
+            return Ok(Action::Verify(dirs.collect()));
         }
         other => other.map(|(_, serve)| serve),
     };

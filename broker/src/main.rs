@@ -5,10 +5,11 @@
 //! `metrics` and `wire_code`.
 
 use std::io::{BufWriter, ErrorKind, IsTerminal, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use felix_storage::disk::os::OsDisk;
+use felix_storage::verify::Finding;
 use tracing_subscriber::EnvFilter;
 
 use args::Action;
@@ -53,6 +54,7 @@ fn main() -> ExitCode {
     let done = action.and_then(|action| match action {
         Action::Serve(settings) => server::run(*settings).map_err(|error| format!("{error:#}")),
         Action::DumpLog(path) => dump(&path),
+        Action::Verify(dirs) => verify(&dirs),
     });
     match done {
         Ok(code) => code,
@@ -72,6 +74,34 @@ fn dump(path: &Path) -> Result<ExitCode, String> {
         Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(ExitCode::SUCCESS),
         Err(error) => Err(format!("dump-log {}: {error}", path.display())),
     }
+}
+
+/// Something is wrong with what was checked.
+const WRONG: u8 = 1;
+
+/// Checks data directories, each by itself and then all together.
+fn verify(dirs: &[PathBuf]) -> Result<ExitCode, String> {
+    let mut out = BufWriter::new(std::io::stdout().lock());
+    let mut good = true;
+    let mut guards = Vec::new();
+    for dir in dirs {
+        let failed = |error| format!("verify {}: {error}", dir.display());
+        guards.push(felix_storage::verify::guard(&OsDisk, dir).map_err(failed)?);
+        // Whoever reads has seen enough when writing fails; the exit code still says how it went.
+        let mut tell = |finding: &Finding| drop(writeln!(out, "{finding}"));
+        let summary = felix_storage::verify::verify(&OsDisk, dir, &mut tell).map_err(failed)?;
+        let _ = writeln!(out, "{}: {summary}", dir.display());
+        good &= summary.is_good();
+    }
+    if dirs.len() > 1 {
+        let mut tell = |finding: &Finding| drop(writeln!(out, "{finding}"));
+        let summary = felix_storage::verify::compare(&OsDisk, dirs, &mut tell)
+            .map_err(|error| format!("verify: {error}"))?;
+        let _ = writeln!(out, "compared: {summary}");
+        good &= summary.is_good();
+    }
+    let _ = out.flush();
+    Ok(if good { ExitCode::SUCCESS } else { ExitCode::from(WRONG) })
 }
 
 /// One line for whoever started the process, in whatever form the log has.

@@ -126,6 +126,18 @@ table! {
     losses: IntCounter = "felix_broker_loss_events_total" []
         "Times that a copy in doubt was promoted here because nobody held more: acknowledged records may be missing"
         ? "Were acknowledged records lost?";
+    damaged_segments: IntGauge = "felix_damaged_segments" []
+        "Closed segments of partitions led here that the scrub found damaged; the log names file and position"
+        ? "Has a disk changed what was written?";
+    scrubbed_bytes: IntCounter = "felix_scrubbed_bytes_total" []
+        "Bytes of closed segments that the scrub has read"
+        ? "How fast does the scrub go, and is it running?";
+    scrubbed_segments: IntCounter = "felix_scrubbed_segments_total" []
+        "Closed segments that the scrub has looked through"
+        ? "Are old segments looked at?";
+    seals_made: IntCounter = "felix_seals_made_total" []
+        "Seals that the scrub made for closed segments without one, or with a bad one"
+        ? "Do crashes or the disk cost seals?";
     flushes: IntCounter = "felix_flushes_total" []
         "Times that the disk was waited for to make records durable"
         ? "How many writers share a flush?";

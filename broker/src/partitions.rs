@@ -17,6 +17,7 @@ mod lane;
 mod led;
 mod reconcile;
 mod report;
+mod scrub;
 mod settings;
 mod steady;
 mod upkeep;
@@ -35,7 +36,7 @@ use felix_protocol::ids::{BrokerId, PartitionId};
 use felix_replication::halted::Halted;
 use felix_replication::lease::Lease;
 use felix_storage::disk::os::OsDisk;
-use felix_storage::{DataDir, FlushError, FlushMode, Flusher, Replicas, StorageError};
+use felix_storage::{Damaged, DataDir, FlushError, FlushMode, Flusher, Replicas, StorageError};
 use parking_lot::Mutex;
 use thiserror::Error;
 use tokio::sync::{oneshot, watch};
@@ -51,6 +52,7 @@ use upkeep::Upkeep;
 pub use flusher::Flushes;
 pub use handle::{Answer, PartitionHandle};
 pub use reconcile::{Following, follow};
+pub use scrub::{Pace, Scrubbed};
 pub use wait::{FetchWait, Isolation, Registration};
 
 /// Whom a lane answers.
@@ -86,6 +88,8 @@ pub struct Setup {
     pub flushers: usize,
     /// `log.retention.check.interval.ms`.
     pub retain_every: Duration,
+    /// How closed segments are looked through.
+    pub scrub: Pace,
 }
 
 /// Why the partitions did not start.
@@ -107,6 +111,8 @@ pub struct Partitions {
     led: Arc<Led>,
     lanes: Vec<LaneSender>,
     upkeep: Upkeep,
+    scrub: scrub::Stop,
+    scrubbed: Arc<scrub::Findings>,
     flushes: Arc<flusher::Counters>,
     to_flush: Arc<FlushQueue>,
     opener: Opener<OsDisk, SystemClock>,
@@ -141,6 +147,9 @@ impl Partitions {
             threads.push(tasks::thread(&format!("felix-lane-{number}"), move || thread.run())?);
             lanes.push(lane);
         }
+        let scrubbed = Arc::<scrub::Findings>::default();
+        let (scrub, scrubber) = scrub::new(Arc::clone(&led), setup.clock, setup.scrub, Arc::clone(&scrubbed));
+        threads.push(tasks::thread("felix-scrub", scrubber)?);
         let opener = Opener {
             dir: setup.dir,
             replicas: setup.replicas,
@@ -150,7 +159,8 @@ impl Partitions {
             clock: setup.clock,
         };
         let threads = Mutex::new(threads);
-        let partitions = Partitions { led, lanes, upkeep, flushes, to_flush, opener, threads };
+        let partitions =
+            Partitions { led, lanes, upkeep, scrub, scrubbed, flushes, to_flush, opener, threads };
         Ok(Arc::new(partitions))
     }
 
@@ -194,6 +204,16 @@ impl Partitions {
         self.flushes.read()
     }
 
+    /// What the scrub has done so far.
+    pub fn scrubbed(&self) -> Scrubbed {
+        self.scrubbed.figures()
+    }
+
+    /// A closed segment that was found damaged, if one was.
+    pub fn damage(&self) -> Option<Damaged> {
+        self.scrubbed.first_damage()
+    }
+
     /// The lane that owns the partition, if anyone does: always the same one.
     fn lane_of(&self, partition: &PartitionId) -> &LaneSender {
         let mut hasher = DefaultHasher::new();
@@ -206,6 +226,7 @@ impl Partitions {
     /// The planned end: writers that were taken in are answered, everything is flushed, every copy is noted
     /// as closed properly. Blocks until that is done and the threads are gone.
     pub fn stop(&self) {
+        self.scrub.stop();
         let (answer, closed) = crossbeam_channel::unbounded();
         for lane in &self.lanes {
             lane.send(Message::Stop { answer: answer.clone() });

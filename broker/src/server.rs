@@ -238,6 +238,10 @@ impl Starting {
             lanes: config.threads.lanes.unwrap_or_else(lanes),
             flushers: config.threads.flushers.unwrap_or(FLUSHERS),
             retain_every: Duration::from_millis(config.logs.retention_check_interval_ms.max(1)),
+            scrub: partitions::Pace {
+                bytes_per_second: config.logs.scrub_bytes_per_second,
+                every_ms: config.logs.scrub_interval_ms,
+            },
         };
         let partitions = Partitions::start(setup, &agent)?;
         let fixed = Arc::new(settings.fixed.values().clone());
@@ -343,8 +347,16 @@ impl http::Pages for Pages {
     }
 
     fn sick(&self) -> Option<String> {
-        let halted = self.node.partitions.halted();
-        (!halted.is_empty()).then(|| format!("{} copies are halted", halted.len()))
+        let mut words = Vec::new();
+        let halted = self.node.partitions.halted().len();
+        if halted > 0 {
+            words.push(format!("{halted} copies are halted"));
+        }
+        if let Some(first) = self.node.partitions.damage() {
+            let damaged = self.node.partitions.scrubbed().damaged;
+            words.push(format!("{damaged} closed segments are damaged: {first}"));
+        }
+        (!words.is_empty()).then(|| words.join("; "))
     }
 
     fn metrics(&self) -> String {
@@ -361,6 +373,16 @@ impl http::Pages for Pages {
         let answers = self.node.budget.answers();
         self.node.metrics.answer_bytes.set(count(answers.held()));
         self.node.metrics.answer_limit.set(count(answers.limit()));
+        let scrubbed = self.node.partitions.scrubbed();
+        let metrics = &self.node.metrics;
+        for (series, counted) in [
+            (&metrics.scrubbed_bytes, scrubbed.bytes),
+            (&metrics.scrubbed_segments, scrubbed.segments),
+            (&metrics.seals_made, scrubbed.seals),
+        ] {
+            series.inc_by(counted.saturating_sub(series.get()));
+        }
+        metrics.damaged_segments.set(i64::try_from(scrubbed.damaged).unwrap_or(i64::MAX));
         self.node.metrics.fetch_sessions.set(count(self.node.sessions.count()));
         let groups = self.node.coordinators.figures();
         self.node.metrics.groups.set(count(groups.groups));

@@ -81,8 +81,12 @@ impl Checker {
         self.size
     }
 
+    /// One past the last offset seen.
+    pub(crate) fn next(&self) -> Offset {
+        self.next
+    }
+
     /// Whole batches seen.
-    #[cfg(test)]
     pub(crate) fn batches(&self) -> u64 {
         self.batches
     }
@@ -184,14 +188,20 @@ impl Checker {
             next: self.next,
             size: self.size,
             crc: self.whole,
-            gaps: known_gaps || self.gap.is_some() || self.misses_its_end(),
+            gaps: known_gaps || self.gap.is_some() || self.hole().is_some(),
             open: false,
         }
     }
 
-    /// Whether offsets are missing between the last batch and the next segment that no leap explains.
-    fn misses_its_end(&self) -> bool {
-        self.until.is_some_and(|until| until > self.next && until - self.base <= i64::from(i32::MAX))
+    /// Whether offsets are missing between its batches.
+    pub(crate) fn has_gaps(&self) -> bool {
+        self.gap.is_some()
+    }
+
+    /// Offsets that are missing between the last batch and the next segment, and that no leap explains.
+    pub(crate) fn hole(&self) -> Option<(Offset, Offset)> {
+        let until = self.until.filter(|until| *until > self.next)?;
+        (until - self.base <= i64::from(i32::MAX)).then_some((self.next, until))
     }
 
     /// What a closed segment is worth, all of whose batches were found right, given what stands in its
@@ -213,7 +223,7 @@ impl Checker {
         };
         let (size, sealed) = (self.size, seal.size);
         if size != sealed {
-            let whole = self.gap.is_none() && !self.misses_its_end();
+            let whole = self.gap.is_none() && self.hole().is_none();
             if whole && self.until.is_some() {
                 return Verdict::BadSeal(format!("it is of {sealed} bytes, there are {size}"));
             }

@@ -67,6 +67,12 @@ pub trait Disk: Clone + Send + Sync + 'static {
     fn sync_dir(&self, path: &Path) -> io::Result<()>;
     /// Takes the lock file `path` for this process, or fails with [`io::ErrorKind::WouldBlock`].
     fn lock(&self, path: &Path) -> io::Result<Self::Lock>;
+    /// Makes sure that nobody holds or takes the lock file `path` until the answer is dropped, or fails with
+    /// [`io::ErrorKind::WouldBlock`]; any number may do so at once. Writes nothing: `None` where there is no
+    /// such file, and where locks cannot be shared.
+    fn lock_shared(&self, _path: &Path) -> io::Result<Option<Self::Lock>> {
+        Ok(None)
+    }
     /// Opens the file system that holds `dir`.
     fn file_system(&self, dir: &Path) -> io::Result<Self::FileSystem>;
 }
@@ -78,6 +84,11 @@ pub trait DiskFile: Send + Sync + 'static {
     fn read_at(&self, buf: &mut Vec<u8>, max: usize, offset: u64) -> io::Result<usize>;
     /// The same, but fails with [`io::ErrorKind::WouldBlock`] rather than wait for the device.
     fn read_at_nowait(&self, buf: &mut Vec<u8>, max: usize, offset: u64) -> io::Result<usize>;
+    /// The same as [`DiskFile::read_at`] for bytes that are read once: none stay in the page cache that were
+    /// not there. Best effort.
+    fn read_once_at(&self, buf: &mut Vec<u8>, max: usize, offset: u64) -> io::Result<usize> {
+        self.read_at(buf, max, offset)
+    }
     /// Writes the pieces one after another at `offset`, in one system call. May write fewer bytes.
     fn write_vectored_at(&self, pieces: &[IoSlice<'_>], offset: u64) -> io::Result<usize>;
     /// Makes all bytes written so far durable.

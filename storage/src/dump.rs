@@ -45,8 +45,15 @@ pub fn dump<D: Disk>(disk: &D, path: &Path, out: &mut impl Write) -> io::Result<
 fn dump_file<D: Disk>(disk: &D, path: &Path, out: &mut impl Write) -> io::Result<()> {
     let Some(name) = path.file_name().and_then(|name| name.to_str()) else { return Ok(()) };
     let known = layout::parse_file_name(name);
-    let side =
-        [layout::PARTITION_METADATA, layout::EPOCH_CHECKPOINT, layout::META_PROPERTIES, layout::REPLICAS];
+    let side = [
+        layout::PARTITION_METADATA,
+        layout::EPOCH_CHECKPOINT,
+        layout::META_PROPERTIES,
+        layout::REPLICAS,
+        // The control side's and the cleaner's, which are text.
+        "control.past",
+        "compaction-checkpoint",
+    ];
     if known.is_none() && !side.contains(&name) {
         return Ok(());
     }
@@ -68,7 +75,12 @@ fn dump_file<D: Disk>(disk: &D, path: &Path, out: &mut impl Write) -> io::Result
         Some((base, Kind::Seal)) => dump_seal(disk, path, base, &mut text),
         Some((base, Kind::TxnIndex)) => dump_aborted(disk, path, base, &mut text),
         None if name == layout::REPLICAS => dump_replicas(disk, path, &mut text),
-        None => read_whole(disk, path, LIMIT).map(|content| text.extend_from_slice(content.trim_ascii_end())),
+        None => read_whole(disk, path, LIMIT).map(|content| {
+            // What a terminal might take for a command is none.
+            let content = String::from_utf8_lossy(content.trim_ascii_end());
+            let plain = content.chars().map(|c| if c.is_control() && c != '\n' { '?' } else { c });
+            text.extend_from_slice(plain.collect::<String>().as_bytes());
+        }),
     };
     out.write_all(&text)?;
     if !text.is_empty() && !text.ends_with(b"\n") {

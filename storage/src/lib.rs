@@ -18,9 +18,11 @@ pub mod layout;
 pub mod log;
 pub mod producers;
 pub mod replicas;
+pub mod scrub;
 mod seal;
 mod segment;
 mod tail;
+pub mod verify;
 
 pub use config::{Limits, LogConfig};
 pub use data_dir::DataDir;

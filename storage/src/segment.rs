@@ -7,13 +7,14 @@
 
 use std::io;
 use std::path::PathBuf;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use arc_swap::ArcSwapOption;
 use felix_protocol::batch::BatchHeader;
 use felix_protocol::ids::{Offset, PartitionId};
-use parking_lot::Mutex;
+use felix_protocol::time::WallTime;
+use parking_lot::{Mutex, MutexGuard};
 
 use crate::data_dir::DataDir;
 use crate::disk::{Disk, DiskFile, OpenMode, write_all_at};
@@ -22,7 +23,7 @@ use crate::handles::Slot;
 use crate::index::txn::AbortedTransaction;
 use crate::index::{IndexEntry, OffsetEntry, TimeEntry};
 use crate::layout::{self, Kind};
-use crate::seal::Running;
+use crate::seal::{self, Running};
 
 mod aborted;
 mod lookup;
@@ -62,6 +63,12 @@ pub(crate) struct Segment<D: Disk> {
     /// Where sequential readers go on: relative offset and position, each in 32 bits.
     hints: [AtomicU64; 4],
     next_hint: AtomicUsize,
+    /// When its bytes were last known to be right, by the wall; 0: not in this process's life.
+    checked_at: AtomicI64,
+    /// Where it is damaged, once that is known.
+    damage: OnceLock<Box<Damaged>>,
+    /// Held while its seal is made or taken away.
+    sealing: Mutex<()>,
 }
 
 #[derive(Default)]
@@ -145,7 +152,43 @@ impl<D: Disk> Segment<D> {
             repair: Mutex::new(()),
             hints: Default::default(),
             next_hint: AtomicUsize::new(0),
+            checked_at: AtomicI64::new(0),
+            damage: OnceLock::new(),
+            sealing: Mutex::new(()),
         }
+    }
+
+    /// Whether its bytes were not looked at for `every_ms`. What is known to be damaged is not looked at again.
+    pub(crate) fn is_unchecked(&self, now: WallTime, every_ms: i64) -> bool {
+        let checked = self.checked_at.load(Ordering::Relaxed);
+        let since = now.0.saturating_sub(checked);
+        self.damage.get().is_none() && (checked == 0 || !(0..every_ms.max(1)).contains(&since))
+    }
+
+    /// Its bytes are right, or about to be looked at.
+    pub(crate) fn set_checked(&self, now: WallTime) {
+        self.checked_at.store(now.0.max(1), Ordering::Relaxed);
+    }
+
+    /// Readers of what is behind that place are told of it from now on. The first place counts.
+    pub(crate) fn condemn(&self, damaged: Damaged) {
+        let _ = self.damage.set(Box::new(damaged));
+    }
+
+    /// Where it is known to be damaged.
+    pub(crate) fn damage(&self) -> Option<&Damaged> {
+        self.damage.get().map(Box::as_ref)
+    }
+
+    /// Keeps the seal from being made or taken away by others.
+    pub(crate) fn hold_seal(&self) -> MutexGuard<'_, ()> {
+        self.sealing.lock()
+    }
+
+    /// Takes the seal away because the bytes are about to change.
+    pub(crate) fn discard_seal(&self) -> io::Result<()> {
+        let _held = self.hold_seal();
+        seal::discard(self.disk(), &self.home.folder, self.base)
     }
 
     /// Makes the file of an empty segment. A file of that name is a leftover without a batch: nothing at or

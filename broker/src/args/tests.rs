@@ -8,7 +8,7 @@ fn run(arguments: &[&str], environment: &[(&str, &str)]) -> Result<Settings, Arg
         |name: &str| environment.iter().find(|(key, _)| *key == name).map(|(_, value)| (*value).to_owned());
     match resolve(&matches, lookup)? {
         Action::Serve(settings) => Ok(*settings),
-        Action::DumpLog(path) => panic!("asked to dump {}", path.display()),
+        other @ (Action::DumpLog(_) | Action::Verify(_)) => panic!("asked to {other:?}"),
     }
 }
 
@@ -139,14 +139,26 @@ fn a_path_to_dump_is_taken_as_it_is() {
 }
 
 #[test]
+fn directories_to_check_are_taken_as_they_are() {
+    let matches = command().try_get_matches_from(["felix", "verify", "one", "two"]).unwrap();
+    let Ok(Action::Verify(dirs)) = resolve(&matches, |_| None) else { panic!("not a check") };
+    assert_eq!(dirs, [PathBuf::from("one"), PathBuf::from("two")]);
+}
+
+#[test]
 fn a_wrong_command_line_is_one_line() {
     let parsed = |line: &[&str]| {
         let words = std::iter::once("felix").chain(line.iter().copied());
         parse(words.map(std::ffi::OsString::from))
     };
-    for line in
-        [&["--bogus"][..], &["--node-id"], &["nonsense"], &["dump-log"], &["--rack", "a", "--rack", "b"]]
-    {
+    for line in [
+        &["--bogus"][..],
+        &["--node-id"],
+        &["nonsense"],
+        &["dump-log"],
+        &["verify"],
+        &["--rack", "a", "--rack", "b"],
+    ] {
         let Err(Unparsed::Wrong(text)) = parsed(line) else { panic!("{line:?} is taken") };
         assert!(!text.contains('\n') && text.contains("--help"), "{text}");
     }

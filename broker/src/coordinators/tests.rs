@@ -79,6 +79,7 @@ impl Broker {
             lanes: 1,
             flushers: 1,
             retain_every: Duration::from_secs(300),
+            scrub: partitions::Pace { bytes_per_second: None, every_ms: 1 },
         };
         let partitions = Partitions::start(setup, &agent).unwrap();
         let overrides = Arc::new(fixed.values().clone());

@@ -73,6 +73,7 @@ fn setup(dir: DataDir<OsDisk>, replicas: Replicas<OsDisk>, lease: Lease) -> Setu
         lanes: 2,
         flushers: 4,
         retain_every: Duration::from_secs(300),
+        scrub: Pace { bytes_per_second: None, every_ms: 1 },
     }
 }
 

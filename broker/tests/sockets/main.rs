@@ -4,5 +4,6 @@
 mod broker;
 mod connections;
 mod memory;
+mod scrubbing;
 mod side_files;
 mod start;

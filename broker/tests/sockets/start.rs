@@ -19,7 +19,7 @@ fn refused(arguments: &[&str], environment: &[(&str, &str)]) -> String {
 }
 
 /// Creates a topic by asking for it, and asks until it is led, as any client does.
-fn new_topic(client: &mut Client, name: &str) {
+pub fn new_topic(client: &mut Client, name: &str) {
     // Throttle time, array of topics, name, array of partitions, index, error.
     let at = 4 + 4 + 2 + name.len() + 4 + 4;
     for _ in 0..100_000 {

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::time::UNIX_EPOCH;
 
 use felix_protocol::time::WallTime;
-use rustix::fs::{FallocateFlags, FlockOperation};
+use rustix::fs::{Advice, FallocateFlags, FlockOperation};
 use rustix::io::{Errno, ReadWriteFlags};
 
 use super::{Disk, DiskFile, DiskFileSystem, Entry, OpenMode};
@@ -112,6 +112,15 @@ impl Disk for OsDisk {
         Ok(OsLock { _file: file })
     }
 
+    fn lock_shared(&self, path: &Path) -> io::Result<Option<OsLock>> {
+        let file = match File::open(path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            other => other?,
+        };
+        rustix::fs::flock(&file, FlockOperation::NonBlockingLockShared)?;
+        Ok(Some(OsLock { _file: file }))
+    }
+
     fn file_system(&self, dir: &Path) -> io::Result<OsFileSystem> {
         let file = File::open(dir)?;
         let here = file.metadata()?;
@@ -136,6 +145,22 @@ impl DiskFile for OsFile {
             }
             other => other,
         }
+    }
+
+    fn read_once_at(&self, buf: &mut Vec<u8>, max: usize, offset: u64) -> io::Result<usize> {
+        // What is in memory is somebody's; it stays.
+        match read(&self.0, buf, max, offset, ReadWriteFlags::NOWAIT) {
+            Ok(got) if got > 0 => return Ok(got),
+            Ok(_) | Err(_) => {}
+        }
+        // Without this, the kernel reads on ahead, and that would pass for somebody's the next time.
+        let _ = rustix::fs::fadvise(&self.0, offset, None, Advice::Random);
+        let got = read(&self.0, buf, max, offset, ReadWriteFlags::empty())?;
+        let len = std::num::NonZeroU64::new(got as u64);
+        if len.is_some() {
+            let _ = rustix::fs::fadvise(&self.0, offset, len, Advice::DontNeed);
+        }
+        Ok(got)
     }
 
     fn write_vectored_at(&self, pieces: &[IoSlice<'_>], offset: u64) -> io::Result<usize> {

@@ -130,7 +130,7 @@ impl<D: Disk> LogReader<D> {
         &self.shared.home.dir
     }
 
-    pub(super) fn shared(&self) -> &Shared<D> {
+    pub(crate) fn shared(&self) -> &Shared<D> {
         &self.shared
     }
 }
@@ -157,9 +157,17 @@ impl<D: Disk> Shared<D> {
                 let at = segments.partition_point(|segment| segment.base() <= from).saturating_sub(1);
                 // The last batch of a segment may lie below `from` where compaction left a gap.
                 for segment in segments.iter().skip(at) {
+                    let damage = segment.damage().filter(|damage| damage.offset < limit);
+                    let limit = damage.map_or(limit, |damage| damage.offset);
+                    if let Some(damage) = damage.filter(|_| from >= limit) {
+                        return Err(damage.clone().into());
+                    }
                     let wanted = Wanted { from, max_bytes, limit, at_least_one, wait };
                     if let Some(read) = segment.read(&wanted, self.home.dir.limits().verify_reads)? {
                         return Ok(read);
+                    }
+                    if let Some(damage) = damage {
+                        return Err(damage.clone().into());
                     }
                 }
                 Ok(Read { next: from, ..Read::default() })

@@ -140,6 +140,7 @@ impl<D: Disk> Log<D> {
             if let Some(running) = self.running {
                 let seal = running.seal(old.base(), self.end, false);
                 self.stage_seal(&seal);
+                old.set_checked(now);
             }
             self.stage_aborted(&old);
         }

@@ -20,10 +20,13 @@ mod files;
 mod flushing;
 mod fuzzed;
 mod model;
+mod page;
 mod recovery;
 mod retaining;
+mod scrubbing;
 mod sealing;
 mod timestamps;
+mod verifying;
 
 const NOW: WallTime = WallTime(1_000_000);
 

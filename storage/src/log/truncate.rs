@@ -12,7 +12,7 @@ use crate::disk::{Disk, DiskFile};
 use crate::error::{Doing, StorageError};
 use crate::flush::Dirty;
 use crate::layout::{self, Kind};
-use crate::seal::{self, Running};
+use crate::seal::Running;
 use crate::segment::Segment;
 use crate::segment::walk::{Broken, Walk};
 
@@ -115,7 +115,7 @@ impl<D: Disk> Log<D> {
         let file = last.file().doing("open", &path)?;
         // A seal beside bytes that it does not describe would pass for damage, so its going is durable first.
         // (With later segments, a crash in between finds none: the log ends in front of them.)
-        seal::discard(&disk, &folder, last.base()).doing("remove", &last.path(Kind::Seal))?;
+        last.discard_seal().doing("remove", &last.path(Kind::Seal))?;
         if !was_active {
             disk.sync_dir(&folder).doing("flush", &folder)?;
         }

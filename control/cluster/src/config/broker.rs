@@ -94,6 +94,10 @@ pub struct LogsConfig {
     pub flush_mode: FlushMode,
     /// `felix.tail.bytes`.
     pub tail_bytes: u64,
+    /// `felix.scrub.bytes.per.second`; `None`: there is no scrub.
+    pub scrub_bytes_per_second: Option<u64>,
+    /// `felix.scrub.interval.ms`.
+    pub scrub_interval_ms: i64,
 }
 
 /// How changed files are made durable.
@@ -182,6 +186,9 @@ impl BrokerConfig {
                     _ => FlushMode::Auto,
                 },
                 tail_bytes: reader.size("felix.tail.bytes"),
+                scrub_bytes_per_second: Some(reader.size("felix.scrub.bytes.per.second"))
+                    .filter(|bytes| *bytes > 0),
+                scrub_interval_ms: reader.number("felix.scrub.interval.ms"),
             },
             groups: GroupsConfig {
                 min_session_timeout_ms: reader.int("group.min.session.timeout.ms"),

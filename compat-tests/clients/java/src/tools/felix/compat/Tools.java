@@ -49,6 +49,8 @@ public final class Tools {
         program.add("kafka-consumer-perf-test", tools::consumerPerformance);
         program.add("kafka-verifiable", tools::verifiable);
         program.add("kafka-dump-log", tools::dumpLog);
+        program.add("kafka-dump-log-short", tools::dumpShort);
+        program.add("kafka-dump-log-after", tools::dumpAfter);
         program.add("kafka-dump-log-offsets", tools::dumpOffsets);
         program.add("kafka-reassign-partitions", tools::reassignments);
         program.add("kafka-acls", tools::acls);
@@ -422,6 +424,85 @@ public final class Tools {
         check(epochs.matches("0\n1\n\\d+ 0\n"), "leader-epoch-checkpoint: " + epochs);
         String metadata = Files.readString(folder.resolve("partition.metadata"));
         check(metadata.matches("version: 0\ntopic_id: [A-Za-z0-9_-]{22}\n?"), "partition.metadata: " + metadata);
+    }
+
+    /** A few records fit into one read of a broker that starts; Kafka's files stand beside them all the same. */
+    private void dumpShort() throws Exception {
+        String topic = filled("dump-short", 1, 3);
+        Path folder = folder(topic, 0);
+        dumpAll(folder, false);
+        restarted(() -> dumpAll(folder, true));
+        restarted(() -> dumpAll(folder, true));
+    }
+
+    /** After rolls, DeleteRecords, retention and a restart, each file beside each segment reads well. */
+    private void dumpAfter() throws Exception {
+        String topic = records.topic("dump-after", 1, Map.of("segment.bytes", "1048576", "index.interval.bytes", "2000",
+            "file.delete.delay.ms", "100"));
+        try (Producer<byte[], byte[]> producer = records.producer("batch.size", "4000", "linger.ms", "5")) {
+            records.send(producer, topic, 0, 60_000);
+        }
+        Path folder = folder(topic, 0);
+        check(segments(folder).size() > 2, "only " + segments(folder));
+        dumpAll(folder, false);
+        try (Admin admin = records.admin()) {
+            var partition = new org.apache.kafka.common.TopicPartition(topic, 0);
+            admin.deleteRecords(Map.of(partition, org.apache.kafka.clients.admin.RecordsToDelete.beforeOffset(30_001))).all().get();
+        }
+        Path first = folder.resolve("00000000000000000000.log");
+        await("the first segment goes, as all of it was deleted", 60, () -> !Files.exists(first));
+        dumpAll(folder, false);
+        restarted(() -> dumpAll(folder, true));
+    }
+
+    private interface Step {
+        void run() throws Exception;
+    }
+
+    /** Runs a step while the broker is away. */
+    private void restarted(Step step) throws Exception {
+        program.ask("stop");
+        try {
+            step.run();
+        } finally {
+            program.ask("start");
+        }
+    }
+
+    private static List<String> segments(Path folder) throws Exception {
+        try (var files = Files.list(folder)) {
+            return files.map(Path::toString).filter(file -> file.endsWith(".log")).map(file -> file.substring(0, file.length() - 4))
+                .sorted().toList();
+        }
+    }
+
+    /** Dumps every file of every segment with every option that is for it. */
+    private void dumpAll(Path folder, boolean stopped) throws Exception {
+        List<String> segments = segments(folder);
+        for (int i = 0; i < segments.size(); i++) {
+            String base = segments.get(i);
+            Output log = box.run(PACKAGE + "DumpLogSegments", "", "--deep-iteration", "--files", base + ".log").ok();
+            log.lacks("isvalid: false");
+            check(Files.exists(Path.of(base + ".index")) && Files.exists(Path.of(base + ".timeindex")), "no indexes beside " + base);
+            String both = base + ".index," + base + ".timeindex";
+            Output entries = box.run(PACKAGE + "DumpLogSegments", "", "--files", both).ok();
+            entries.lacks("Mismatches", "out of order", "Index position", "timestamp mismatch");
+            boolean closed = stopped || i + 1 < segments.size();
+            if (closed) {
+                entries.line("timestamp: ", "offset: ");
+            }
+            box.run(PACKAGE + "DumpLogSegments", "", "--index-sanity-check", "--files", both).ok();
+            box.run(PACKAGE + "DumpLogSegments", "", "--verify-index-only", "--files", both).ok()
+                .lacks("Mismatches", "out of order", "Index position", "timestamp mismatch");
+        }
+        List<Path> snapshots;
+        try (var files = Files.list(folder)) {
+            snapshots = files.filter(file -> file.toString().endsWith(".snapshot")).toList();
+        }
+        check(!stopped || !snapshots.isEmpty(), "no snapshot after a clean stop in " + folder);
+        for (Path snapshot : snapshots) {
+            box.run(PACKAGE + "DumpLogSegments", "", "--files", snapshot.toString()).ok();
+        }
     }
 
     private void dumpOffsets() throws Exception {

@@ -1,0 +1,226 @@
+//! The scrub: one thread that looks through the closed segments of all partitions led here, one after the
+//! other, at a bounded pace.
+//!
+//! It reads a piece, then waits as long as that piece may take. Nothing is kept per partition: which segment is
+//! due, the segments know. What a scrub finds is logged with file and position, counted, and shown by
+//! `/healthz`; readers of what is damaged are told so by storage.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use crossbeam_channel::{Receiver, RecvTimeoutError, Sender};
+use felix_protocol::ids::PartitionId;
+use felix_protocol::time::Clock;
+use felix_storage::disk::os::OsDisk;
+use felix_storage::scrub::{Outcome, Progress, STEP, Scrub};
+use felix_storage::{Damaged, LogReader};
+use parking_lot::Mutex;
+
+use crate::clock::SystemClock;
+use crate::partitions::led::Led;
+
+/// Longest wait between two looks for segments that are due.
+const LONGEST_PAUSE: Duration = Duration::from_secs(60);
+/// Shortest one, however often segments are to be looked at.
+const SHORTEST_PAUSE: Duration = Duration::from_millis(100);
+/// Damaged segments that are remembered by name; more are counted.
+const MOST_NAMED: usize = 100;
+
+/// How the scrub goes about it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Pace {
+    /// `felix.scrub.bytes.per.second`; `None`: there is no scrub.
+    pub bytes_per_second: Option<u64>,
+    /// `felix.scrub.interval.ms`.
+    pub every_ms: i64,
+}
+
+/// What the scrub has done since the process began.
+#[derive(Default)]
+pub(super) struct Findings {
+    bytes: AtomicU64,
+    segments: AtomicU64,
+    seals: AtomicU64,
+    damage: Mutex<BTreeMap<PathBuf, (PartitionId, Damaged)>>,
+    unnamed: AtomicU64,
+}
+
+/// The scrub's figures.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Scrubbed {
+    /// Bytes read.
+    pub bytes: u64,
+    /// Segments looked through.
+    pub segments: u64,
+    /// Seals made for segments that had none, or a bad one.
+    pub seals: u64,
+    /// Segments found damaged.
+    pub damaged: u64,
+}
+
+impl Findings {
+    pub(super) fn figures(&self) -> Scrubbed {
+        Scrubbed {
+            bytes: self.bytes.load(Ordering::Relaxed),
+            segments: self.segments.load(Ordering::Relaxed),
+            seals: self.seals.load(Ordering::Relaxed),
+            damaged: self.damage.lock().len() as u64 + self.unnamed.load(Ordering::Relaxed),
+        }
+    }
+
+    /// The first damaged segment, for people.
+    pub(super) fn first_damage(&self) -> Option<Damaged> {
+        self.damage.lock().values().next().map(|(_, damaged)| damaged.clone())
+    }
+
+    fn note(&self, partition: PartitionId, damaged: Damaged) {
+        tracing::error!(
+            %partition, file = %damaged.segment.display(), position = damaged.position, offset = damaged.offset,
+            reason = damaged.reason, "a closed segment is damaged: what stands from there on is not served"
+        );
+        let mut named = self.damage.lock();
+        if named.len() < MOST_NAMED {
+            named.insert(damaged.segment.clone(), (partition, damaged));
+        } else {
+            self.unnamed.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Forgets damage of partitions that are not here any more.
+    fn keep(&self, is_here: impl Fn(&PartitionId) -> bool) {
+        self.damage.lock().retain(|_, (partition, _)| is_here(partition));
+    }
+}
+
+/// Ends the scrub.
+pub(super) struct Stop {
+    stop: Sender<()>,
+}
+
+impl Stop {
+    /// The thread ends after the piece that it reads.
+    pub(super) fn stop(&self) {
+        // Full: told already. Disconnected: gone already.
+        let _ = self.stop.try_send(());
+    }
+}
+
+/// What the thread runs, and how to end it.
+pub(super) fn new(
+    led: Arc<Led>,
+    clock: SystemClock,
+    pace: Pace,
+    findings: Arc<Findings>,
+) -> (Stop, impl FnOnce() + Send) {
+    let (stop, stopped) = crossbeam_channel::bounded(1);
+    let body = move || {
+        if let Some(bytes_per_second) = pace.bytes_per_second {
+            let every_ms = pace.every_ms;
+            let scrubber = Scrubber { led, clock, bytes_per_second, every_ms, stopped, findings };
+            // An end is what was asked for.
+            let _ = scrubber.run();
+        }
+    };
+    (Stop { stop }, body)
+}
+
+struct Scrubber {
+    led: Arc<Led>,
+    clock: SystemClock,
+    bytes_per_second: u64,
+    every_ms: i64,
+    stopped: Receiver<()>,
+    findings: Arc<Findings>,
+}
+
+/// The broker stops.
+struct Ended;
+
+impl Scrubber {
+    fn run(&self) -> Result<(), Ended> {
+        let every = Duration::from_millis(u64::try_from(self.every_ms).unwrap_or(0));
+        let mut buf = Vec::with_capacity(STEP);
+        // Not always the same first: a broker that is restarted often gets to all of them.
+        let mut first = usize::try_from(self.clock.wall().0).unwrap_or(0);
+        loop {
+            let handles = self.led.all();
+            self.findings.keep(|partition| self.led.get(partition).is_some());
+            let count = handles.len().max(1);
+            for at in 0..handles.len() {
+                let handle = &handles[(first + at) % count];
+                self.partition(&handle.id(), handle.reader(), &mut buf)?;
+            }
+            first = first.wrapping_add(1);
+            drop(handles);
+            self.wait(every.clamp(SHORTEST_PAUSE, LONGEST_PAUSE))?;
+        }
+    }
+
+    /// Looks through all segments of one partition that are due.
+    fn partition(
+        &self,
+        partition: &PartitionId,
+        reader: &LogReader<OsDisk>,
+        buf: &mut Vec<u8>,
+    ) -> Result<(), Ended> {
+        while let Some(scrub) = reader.scrub(self.clock.wall(), self.every_ms) {
+            self.segment(partition, scrub, buf)?;
+            if self.led.get(partition).is_none() {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    fn segment(
+        &self,
+        partition: &PartitionId,
+        mut scrub: Scrub<OsDisk>,
+        buf: &mut Vec<u8>,
+    ) -> Result<(), Ended> {
+        let base = scrub.base();
+        loop {
+            let began = self.clock.now();
+            let outcome = match scrub.step(buf) {
+                Ok(Progress::Read(bytes)) => {
+                    self.findings.bytes.fetch_add(bytes as u64, Ordering::Relaxed);
+                    let due = Duration::from_secs_f64(bytes as f64 / self.bytes_per_second as f64);
+                    self.wait(due.saturating_sub(self.clock.now().since(began)))?;
+                    continue;
+                }
+                Ok(Progress::Done(outcome)) => outcome,
+                Err(error) => {
+                    tracing::warn!(%partition, base, %error, "a segment cannot be scrubbed now");
+                    return Ok(());
+                }
+            };
+            self.findings.segments.fetch_add(1, Ordering::Relaxed);
+            match outcome {
+                Outcome::Good | Outcome::Gone => {}
+                Outcome::Sealed => {
+                    self.findings.seals.fetch_add(1, Ordering::Relaxed);
+                    tracing::debug!(%partition, base, "a segment without a seal is right, and is sealed");
+                }
+                Outcome::Resealed(reason) => {
+                    self.findings.seals.fetch_add(1, Ordering::Relaxed);
+                    tracing::warn!(
+                        %partition, base, reason,
+                        "a segment's seal was wrong; every batch is right, and the seal is made anew"
+                    );
+                }
+                Outcome::Damaged(damaged) => self.findings.note(*partition, damaged),
+            }
+            return Ok(());
+        }
+    }
+
+    fn wait(&self, how_long: Duration) -> Result<(), Ended> {
+        match self.stopped.recv_timeout(how_long) {
+            Err(RecvTimeoutError::Timeout) => Ok(()),
+            Ok(()) | Err(RecvTimeoutError::Disconnected) => Err(Ended),
+        }
+    }
+}

@@ -119,9 +119,9 @@ impl<D: Disk> Scrub<D> {
     fn conclude(&self) -> io::Result<Outcome> {
         let home = &self.reader.shared().home;
         // Held against a cut, which takes the seal away.
-        let _held = self.segment.hold_seal();
+        let replaced = self.segment.hold_seal();
         let found = seal::read(home.dir.disk(), &home.folder, self.segment.base());
-        if !self.is_current() {
+        if *replaced || !self.is_current() {
             return Ok(Outcome::Gone);
         }
         let outcome = match self.checker.judge(&found) {

@@ -67,8 +67,8 @@ pub(crate) struct Segment<D: Disk> {
     checked_at: AtomicI64,
     /// Where it is damaged, once that is known.
     damage: OnceLock<Box<Damaged>>,
-    /// Held while its seal is made or taken away.
-    sealing: Mutex<()>,
+    /// Held while its seal is made or taken away; true once other bytes are about to take its place.
+    replaced: Mutex<bool>,
 }
 
 #[derive(Default)]
@@ -154,7 +154,7 @@ impl<D: Disk> Segment<D> {
             next_hint: AtomicUsize::new(0),
             checked_at: AtomicI64::new(0),
             damage: OnceLock::new(),
-            sealing: Mutex::new(()),
+            replaced: Mutex::new(false),
         }
     }
 
@@ -180,14 +180,16 @@ impl<D: Disk> Segment<D> {
         self.damage.get().map(Box::as_ref)
     }
 
-    /// Keeps the seal from being made or taken away by others.
-    pub(crate) fn hold_seal(&self) -> MutexGuard<'_, ()> {
-        self.sealing.lock()
+    /// Keeps the seal from being made or taken away by others. True: it must not be made any more.
+    pub(crate) fn hold_seal(&self) -> MutexGuard<'_, bool> {
+        self.replaced.lock()
     }
 
-    /// Takes the seal away because the bytes are about to change.
-    pub(crate) fn discard_seal(&self) -> io::Result<()> {
-        let _held = self.hold_seal();
+    /// Takes the seal away because the bytes are about to change, or (`replaced`) another file is about to take
+    /// their place.
+    pub(crate) fn discard_seal(&self, replaced: bool) -> io::Result<()> {
+        let mut held = self.hold_seal();
+        *held |= replaced;
         seal::discard(self.disk(), &self.home.folder, self.base)
     }
 

@@ -411,7 +411,7 @@ impl<D: Disk> Cleaned<D> {
         for input in &self.inputs {
             // An old seal beside new bytes would pass for damage.
             let path = input.path(Kind::Seal);
-            seal::discard(&disk, &folder, input.base()).doing("remove", &path)?;
+            input.discard_seal(true).doing("remove", &path)?;
         }
         let path = self.output.path(Kind::Log);
         match disk.rename(&output::cleaned(&path), &output::swap(&path)) {

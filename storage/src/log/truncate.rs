@@ -115,7 +115,7 @@ impl<D: Disk> Log<D> {
         let file = last.file().doing("open", &path)?;
         // A seal beside bytes that it does not describe would pass for damage, so its going is durable first.
         // (With later segments, a crash in between finds none: the log ends in front of them.)
-        last.discard_seal().doing("remove", &last.path(Kind::Seal))?;
+        last.discard_seal(false).doing("remove", &last.path(Kind::Seal))?;
         if !was_active {
             disk.sync_dir(&folder).doing("flush", &folder)?;
         }

@@ -144,6 +144,24 @@ table! {
     flushed_logs: IntCounter = "felix_flushed_logs_total" []
         "Logs made durable, counted at each flush"
         ? "How many partitions share a flush?";
+    compaction_rounds: IntCounter = "felix_compaction_rounds_total" []
+        "Rounds of compaction made, each over one log"
+        ? "Does compaction run?";
+    compaction_read_bytes: IntCounter = "felix_compaction_read_bytes_total" []
+        "Bytes that compaction read"
+        ? "How much work is compaction?";
+    compaction_freed_bytes: IntCounter = "felix_compaction_freed_bytes_total" []
+        "Bytes that compaction took out of logs"
+        ? "Is compaction worth its work?";
+    compaction_round_milliseconds: IntGauge = "felix_compaction_last_round_milliseconds" []
+        "How long the last round of compaction took"
+        ? "Can compaction keep up?";
+    compaction_dirty_percent: IntGauge = "felix_compaction_max_dirty_percent" []
+        "Share of the dirtiest compacted log that no round has been through"
+        ? "Does compaction keep up?";
+    compaction_uncleanable: IntGauge = "felix_compaction_uncleanable_partitions" []
+        "Partitions that compaction leaves alone because their log cannot be read; the log says why"
+        ? "Does a compacted log only grow?";
     groups: IntGauge = "felix_groups" []
         "Groups that this broker coordinates"
         ? "How many groups does this broker coordinate?";

@@ -8,9 +8,11 @@
 //! | lanes (a few) | their mailbox |
 //! | flushers (a few) | the disk, for the bytes of records |
 //! | upkeep (one) | the disk, for everything else |
+//! | compaction (`log.cleaner.threads`) | the disk, and time |
 //!
 //! Which partitions are led is `reconcile`'s business: it follows the cluster's view.
 
+mod compaction;
 mod flusher;
 mod handle;
 mod lane;
@@ -28,6 +30,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
+use felix_cluster::config::broker::CleanerConfig;
 use felix_control::agent::Agent;
 use felix_partition::Copy;
 use felix_partition::append::{AppendError, Appended};
@@ -43,12 +46,14 @@ use tokio::sync::{oneshot, watch};
 
 use crate::clock::SystemClock;
 use crate::tasks;
+use compaction::Cleaner;
 use flusher::FlushQueue;
 use lane::{LaneContext, LaneSender, Message};
 use led::Led;
 use report::ControlStore;
 use upkeep::Upkeep;
 
+pub use compaction::Figures;
 pub use flusher::Flushes;
 pub use handle::{Answer, PartitionHandle};
 pub use reconcile::{Following, follow};
@@ -90,6 +95,8 @@ pub struct Setup {
     pub retain_every: Duration,
     /// How closed segments are looked through.
     pub scrub: Pace,
+    /// `log.cleaner.*`.
+    pub cleaner: CleanerConfig,
 }
 
 /// Why the partitions did not start.
@@ -113,6 +120,7 @@ pub struct Partitions {
     upkeep: Upkeep,
     scrub: scrub::Stop,
     scrubbed: Arc<scrub::Findings>,
+    cleaner: Cleaner,
     flushes: Arc<flusher::Counters>,
     to_flush: Arc<FlushQueue>,
     opener: Opener<OsDisk, SystemClock>,
@@ -150,6 +158,14 @@ impl Partitions {
         let scrubbed = Arc::<scrub::Findings>::default();
         let (scrub, scrubber) = scrub::new(Arc::clone(&led), setup.clock, setup.scrub, Arc::clone(&scrubbed));
         threads.push(tasks::thread("felix-scrub", scrubber)?);
+        let count = lanes.len();
+        let cleaner = Cleaner::start(
+            setup.cleaner,
+            lanes.clone(),
+            move |partition| lane_number(partition, count),
+            Arc::clone(&setup.replicas),
+            setup.clock,
+        )?;
         let opener = Opener {
             dir: setup.dir,
             replicas: setup.replicas,
@@ -160,7 +176,7 @@ impl Partitions {
         };
         let threads = Mutex::new(threads);
         let partitions =
-            Partitions { led, lanes, upkeep, scrub, scrubbed, flushes, to_flush, opener, threads };
+            Partitions { led, lanes, upkeep, cleaner, scrub, scrubbed, flushes, to_flush, opener, threads };
         Ok(Arc::new(partitions))
     }
 
@@ -216,17 +232,19 @@ impl Partitions {
 
     /// The lane that owns the partition, if anyone does: always the same one.
     fn lane_of(&self, partition: &PartitionId) -> &LaneSender {
-        let mut hasher = DefaultHasher::new();
-        partition.hash(&mut hasher);
-        let lanes = self.lanes.len() as u64;
-        // Smaller than the number of lanes, which is a usize.
-        &self.lanes[usize::try_from(hasher.finish() % lanes).unwrap_or(0)]
+        &self.lanes[lane_number(partition, self.lanes.len())]
+    }
+
+    /// What compaction did and found.
+    pub fn compaction(&self) -> Figures {
+        self.cleaner.figures()
     }
 
     /// The planned end: writers that were taken in are answered, everything is flushed, every copy is noted
     /// as closed properly. Blocks until that is done and the threads are gone.
     pub fn stop(&self) {
         self.scrub.stop();
+        self.cleaner.stop();
         let (answer, closed) = crossbeam_channel::unbounded();
         for lane in &self.lanes {
             lane.send(Message::Stop { answer: answer.clone() });
@@ -256,6 +274,13 @@ impl Partitions {
             let _ = thread.join();
         }
     }
+}
+
+fn lane_number(partition: &PartitionId, lanes: usize) -> usize {
+    let mut hasher = DefaultHasher::new();
+    partition.hash(&mut hasher);
+    // Smaller than the number of lanes, which is a usize.
+    usize::try_from(hasher.finish() % lanes as u64).unwrap_or(0)
 }
 
 fn start_flushers(

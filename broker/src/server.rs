@@ -242,6 +242,7 @@ impl Starting {
                 bytes_per_second: config.logs.scrub_bytes_per_second,
                 every_ms: config.logs.scrub_interval_ms,
             },
+            cleaner: config.logs.cleaner.clone(),
         };
         let partitions = Partitions::start(setup, &agent)?;
         let fixed = Arc::new(settings.fixed.values().clone());
@@ -383,6 +384,7 @@ impl http::Pages for Pages {
             series.inc_by(counted.saturating_sub(series.get()));
         }
         metrics.damaged_segments.set(i64::try_from(scrubbed.damaged).unwrap_or(i64::MAX));
+        self.set_compaction();
         self.node.metrics.fetch_sessions.set(count(self.node.sessions.count()));
         let groups = self.node.coordinators.figures();
         self.node.metrics.groups.set(count(groups.groups));
@@ -396,6 +398,24 @@ impl http::Pages for Pages {
         let view = self.node.view();
         let name = |topic: &TopicId| view.topic(topic).map(|topic| &*topic.name);
         http::halted::page(&self.node.partitions.halted(), name)
+    }
+}
+
+impl Pages {
+    fn set_compaction(&self) {
+        let figures = self.node.partitions.compaction();
+        let metrics = &self.node.metrics;
+        let count = |count: u64| i64::try_from(count).unwrap_or(i64::MAX);
+        metrics.compaction_uncleanable.set(count(figures.uncleanable));
+        metrics.compaction_round_milliseconds.set(count(figures.last_round_ms));
+        metrics.compaction_dirty_percent.set(count(figures.dirty_percent));
+        for (series, now) in [
+            (&metrics.compaction_rounds, figures.rounds),
+            (&metrics.compaction_read_bytes, figures.read_bytes),
+            (&metrics.compaction_freed_bytes, figures.freed_bytes),
+        ] {
+            series.inc_by(now.saturating_sub(series.get()));
+        }
     }
 }
 

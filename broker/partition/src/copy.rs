@@ -30,6 +30,7 @@ use crate::pending::{Pending, Waiting};
 use crate::published::{Published, Stage};
 use crate::visible::Visible;
 
+mod compaction;
 mod upkeep;
 
 pub use upkeep::{Closing, DeleteRecordsError, DeleteTo};
@@ -329,7 +330,8 @@ impl<D: Disk, C: Clock, W> Copy<D, C, W> {
             return None;
         }
         let (flushed, end) = (self.log.durable(), self.log.end());
-        if flushed >= end {
+        // The side files of a segment that was closed are flushed, too, though nothing was written behind it.
+        if flushed >= end && !self.segment_closed {
             return None;
         }
         let asked = forced || self.segment_closed || self.config.flush.asks(flushed, end);

@@ -23,9 +23,11 @@ use parking_lot::Mutex;
 use crate::partitions::Writer;
 use crate::partitions::flusher::Flushed;
 
+mod compaction;
 mod message;
 mod state;
 
+pub(super) use compaction::Step;
 pub(super) use message::Message;
 pub(super) use state::LaneContext;
 use state::State;

@@ -174,7 +174,12 @@ impl Reconciler {
             return;
         }
         if first || changes.configs {
-            self.partitions.upkeep.retain_every(self.settings.refresh(view));
+            let logs = self.settings.refresh(view);
+            let every = Duration::from_millis(logs.retention_check_interval_ms.max(1));
+            self.partitions.upkeep.retain_every(every);
+            if let Err(error) = self.partitions.cleaner.configure(logs.cleaner) {
+                tracing::warn!(%error, "not all threads that compact logs could be started");
+            }
         }
         self.follow_tenures(view, &changes);
         self.follow_settings(view, &changes);

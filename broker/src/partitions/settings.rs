@@ -4,6 +4,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
+use felix_cluster::config::broker::LogsConfig;
 use felix_cluster::config::resolve;
 use felix_cluster::config::topic::{Consistency, TopicConfig};
 use felix_cluster::config::{Layers, Overrides, Problem};
@@ -62,13 +63,13 @@ impl Settings {
         }
     }
 
-    /// Takes in what is said for the broker as a whole. Returns how often retention looks at the logs.
-    pub(super) fn refresh(&mut self, view: &View) -> Duration {
+    /// Takes in what is said for the broker as a whole. Returns what is said of all logs.
+    pub(super) fn refresh(&mut self, view: &View) -> LogsConfig {
         let resolved = resolve::broker(&self.layers(view));
         self.tell("the broker", &resolved.problems);
         let config = resolved.config;
         self.producer_expiry_ms = config.producers.expiration_ms;
-        Duration::from_millis(config.logs.retention_check_interval_ms.max(1))
+        config.logs
     }
 
     /// What a partition of that topic obeys.

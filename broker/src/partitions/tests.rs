@@ -21,6 +21,7 @@ use tempfile::TempDir;
 use super::report::Then;
 use super::*;
 
+mod compacting;
 mod following;
 
 /// A report with what its answer is told to.
@@ -74,6 +75,7 @@ fn setup(dir: DataDir<OsDisk>, replicas: Replicas<OsDisk>, lease: Lease) -> Setu
         flushers: 4,
         retain_every: Duration::from_secs(300),
         scrub: Pace { bytes_per_second: None, every_ms: 1 },
+        cleaner: felix_cluster::config::BrokerConfig::default().logs.cleaner,
     }
 }
 

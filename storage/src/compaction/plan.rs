@@ -75,6 +75,11 @@ impl Dirtiness {
 }
 
 impl<D: Disk> Compaction<D> {
+    /// A reader of the log.
+    pub fn reader(&self) -> &LogReader<D> {
+        &self.reader
+    }
+
     /// The partition.
     pub fn partition(&self) -> PartitionId {
         self.reader.partition()

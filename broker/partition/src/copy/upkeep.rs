@@ -88,7 +88,7 @@ impl<D: Disk, C: Clock, W> Copy<D, C, W> {
         now: WallTime,
         ports: &mut impl Ports<Writer = W>,
     ) -> Result<Retired<D>, StorageError> {
-        self.log.roll_if_due(now)?;
+        self.segment_closed |= self.log.roll_if_due(now)?;
         self.log.expire_producers(now);
         let retired = self.log.retain(self.published.mark(), now)?;
         let start = self.log.start();

@@ -14,6 +14,7 @@ use felix_storage::disk::os::OsDisk;
 use tokio::sync::oneshot;
 
 use crate::partitions::flusher::Flushed;
+use crate::partitions::lane::compaction::Step;
 use crate::partitions::{LaneCopy, ProducersError, Writer};
 
 /// A closed copy: what is left to flush, and its row.
@@ -55,6 +56,8 @@ pub(crate) enum Message {
     GiveUp { partition: PartitionId, answer: Sender<GivenUp> },
     /// Retention is due.
     Retain,
+    /// A step of compaction.
+    Compaction(Step),
     /// Rows that changed are to be noted.
     CollectRows,
     /// A flush failed somewhere: what was written to is in doubt.

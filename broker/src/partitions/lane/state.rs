@@ -50,7 +50,7 @@ struct Slot {
 }
 
 /// What the lane lends to a copy while it carries out actions.
-struct LanePorts<'a> {
+pub(super) struct LanePorts<'a> {
     lane: &'a LaneSender,
     waits: &'a Waits,
     control: &'a dyn ControlStore,
@@ -216,6 +216,7 @@ impl State {
                 }
                 self.retaining = self.slots.keys().copied().collect::<BTreeSet<_>>().into_iter().collect()
             }
+            Message::Compaction(step) => self.compaction(step),
             Message::CollectRows => self.collect_rows(),
             Message::Suspect => {
                 let rows = sorted(&mut self.slots)
@@ -239,7 +240,11 @@ impl State {
     }
 
     /// Runs `body` on a copy, if the lane has it, with its ports. A panic halts the copy alone.
-    fn work(&mut self, partition: &PartitionId, body: impl FnOnce(&mut LaneCopy, &mut LanePorts<'_>)) {
+    pub(super) fn work(
+        &mut self,
+        partition: &PartitionId,
+        body: impl FnOnce(&mut LaneCopy, &mut LanePorts<'_>),
+    ) {
         let Some(slot) = self.slots.get_mut(partition) else { return };
         let mut ports =
             LanePorts { lane: &self.sender, waits: &slot.waits, control: self.context.control.as_ref() };
@@ -255,7 +260,7 @@ impl State {
         }
     }
 
-    fn halt(&mut self, partition: &PartitionId, reason: HaltReason) {
+    pub(super) fn halt(&mut self, partition: &PartitionId, reason: HaltReason) {
         let Some(slot) = self.slots.get_mut(partition) else { return };
         let mut ports =
             LanePorts { lane: &self.sender, waits: &slot.waits, control: self.context.control.as_ref() };
@@ -267,6 +272,11 @@ impl State {
             // Not even that works: forget it. Writers' answers are dropped with it, which they notice.
             self.forget(partition);
         }
+    }
+
+    /// The copies, in order.
+    pub(super) fn copies(&mut self) -> impl Iterator<Item = &LaneCopy> {
+        sorted(&mut self.slots).map(|(_, slot)| &*slot.copy)
     }
 
     fn forget(&mut self, partition: &PartitionId) -> Option<Slot> {

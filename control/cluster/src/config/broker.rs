@@ -86,7 +86,7 @@ pub struct TopicsConfig {
 }
 
 /// Logs on disk, all together.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct LogsConfig {
     /// `log.retention.check.interval.ms`.
     pub retention_check_interval_ms: u64,
@@ -98,6 +98,45 @@ pub struct LogsConfig {
     pub scrub_bytes_per_second: Option<u64>,
     /// `felix.scrub.interval.ms`.
     pub scrub_interval_ms: i64,
+    /// Compaction.
+    pub cleaner: CleanerConfig,
+}
+
+/// Compaction of all logs together.
+#[derive(Clone, Debug, PartialEq)]
+pub struct CleanerConfig {
+    /// `log.cleaner.enable`.
+    pub enabled: bool,
+    /// `log.cleaner.threads`.
+    pub threads: usize,
+    /// `log.cleaner.backoff.ms`.
+    pub backoff_ms: u64,
+    /// `log.cleaner.dedupe.buffer.size`, for all threads.
+    pub dedupe_bytes: u64,
+    /// `log.cleaner.io.buffer.load.factor`.
+    pub load_factor: f64,
+    /// `log.cleaner.io.buffer.size` of one thread.
+    pub buffer_bytes: usize,
+    /// `log.cleaner.io.max.bytes.per.second`; `None`: no limit.
+    pub max_bytes_per_second: Option<f64>,
+}
+
+impl CleanerConfig {
+    fn read(reader: &mut Reader<'_>) -> CleanerConfig {
+        let threads = reader.int("log.cleaner.threads");
+        let rate = reader.fraction("log.cleaner.io.max.bytes.per.second");
+        let buffers = usize::try_from(reader.size32("log.cleaner.io.buffer.size")).unwrap_or(usize::MAX);
+        CleanerConfig {
+            enabled: reader.flag("log.cleaner.enable"),
+            threads: usize::try_from(threads).unwrap_or(0),
+            backoff_ms: reader.size("log.cleaner.backoff.ms"),
+            dedupe_bytes: u64::try_from(reader.number("log.cleaner.dedupe.buffer.size")).unwrap_or(0),
+            load_factor: reader.fraction("log.cleaner.io.buffer.load.factor"),
+            // All threads share it, and each has one buffer to read and one to write.
+            buffer_bytes: buffers / 2 / usize::try_from(threads.max(1)).unwrap_or(1),
+            max_bytes_per_second: (rate > 0.0 && rate < 1e18).then_some(rate),
+        }
+    }
 }
 
 /// How changed files are made durable.
@@ -189,6 +228,7 @@ impl BrokerConfig {
                 scrub_bytes_per_second: Some(reader.size("felix.scrub.bytes.per.second"))
                     .filter(|bytes| *bytes > 0),
                 scrub_interval_ms: reader.number("felix.scrub.interval.ms"),
+                cleaner: CleanerConfig::read(reader),
             },
             groups: GroupsConfig {
                 min_session_timeout_ms: reader.int("group.min.session.timeout.ms"),

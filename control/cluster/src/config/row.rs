@@ -191,7 +191,6 @@ pub enum Area {
 /// Why settings have no effect or are refused; each reads on from "accepted without effect: " or "refused: ".
 pub(super) mod reason {
     pub const ACLS: &str = "access control is not enforced yet; the broker would be open to everybody";
-    pub const COMPACTION: &str = "compaction arrives with a later version; until then nothing is compacted";
     pub const HANDOVER: &str = "a stopping broker always hands over what it leads";
     pub const JOIN: &str = "there is no KRaft quorum to join; nodes find each other through etcd (--etcd)";
     pub const KRAFT: &str = "there is no KRaft quorum; the control store keeps the cluster's state";

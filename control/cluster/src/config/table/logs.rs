@@ -18,39 +18,42 @@ pub(super) const ROWS: &[Row] = rows! { Area::Logs;
         "Default of the topic config of the same name.";
     List "cordoned.log.dirs" = "", Any, PerBroker, NoEffect(reason::ONE_DIR) =>
         "Data directories that take no new partitions.";
-    Long "log.cleaner.backoff.ms" = "15000", AtLeast(0), ClusterWide, NoEffect(reason::COMPACTION) =>
+    Long "log.cleaner.backoff.ms" = "15000", AtLeast(0), ClusterWide, Honoured =>
         "Milliseconds that compaction rests when there is nothing to do.";
-    Long "log.cleaner.dedupe.buffer.size" = "134217728", Any, ClusterWide, NoEffect(reason::COMPACTION) =>
-        "Bytes of memory for the keys of one compaction pass.";
+    Long "log.cleaner.dedupe.buffer.size" = "134217728", Any, ClusterWide, Honoured =>
+        "Bytes of memory for the keys of compaction rounds, shared by its threads; each takes its share only while \
+         a round runs, and only as much as the keys need, but may take 1 MiB in any case.";
     Long "log.cleaner.delete.retention.ms" = "86400000",
         AtLeast(0), ClusterWide,
-        NoEffect(reason::COMPACTION) =>
+        Honoured =>
         "Default of the topic config `delete.retention.ms`.";
-    Boolean "log.cleaner.enable" = "true", Any, ReadOnly, NoEffect(reason::COMPACTION) =>
+    Boolean "log.cleaner.enable" = "true", Any, ReadOnly, Honoured =>
         "Whether compaction runs at all.";
-    Double "log.cleaner.io.buffer.load.factor" = "0.9", Any, ClusterWide, NoEffect(reason::COMPACTION) =>
+    Double "log.cleaner.io.buffer.load.factor" = "0.9", Any, ClusterWide, Honoured =>
         "How full the key table of compaction may become, between 0 and 1.";
-    Int "log.cleaner.io.buffer.size" = "524288", AtLeast(0), ClusterWide, NoEffect(reason::COMPACTION) =>
+    Int "log.cleaner.io.buffer.size" = "524288",
+        AtLeast(0), ClusterWide,
+        Partly("one half is for writing; reading goes in pieces of 128 KiB") =>
         "Bytes of the read and write buffers of compaction.";
     Double "log.cleaner.io.max.bytes.per.second" = "1.7976931348623157E308",
         Any, ClusterWide,
-        NoEffect(reason::COMPACTION) =>
+        Honoured =>
         "Bytes per second that compaction may read and write in all.";
     Long "log.cleaner.max.compaction.lag.ms" = "9223372036854775807",
         AtLeast(1), ClusterWide,
-        Partly("ends active segments in time for compaction, which itself arrives later") =>
+        Honoured =>
         "Default of the topic config `max.compaction.lag.ms`.";
     Double "log.cleaner.min.cleanable.ratio" = "0.5",
         Share(0.0, 1.0), ClusterWide,
-        NoEffect(reason::COMPACTION) =>
+        Honoured =>
         "Default of the topic config `min.cleanable.dirty.ratio`.";
-    Long "log.cleaner.min.compaction.lag.ms" = "0", AtLeast(0), ClusterWide, NoEffect(reason::COMPACTION) =>
+    Long "log.cleaner.min.compaction.lag.ms" = "0", AtLeast(0), ClusterWide, Honoured =>
         "Default of the topic config `min.compaction.lag.ms`.";
-    Int "log.cleaner.threads" = "1", AtLeast(0), ClusterWide, NoEffect(reason::COMPACTION) =>
+    Int "log.cleaner.threads" = "1", AtLeast(0), ClusterWide, Honoured =>
         "Threads that compact logs.";
     List "log.cleanup.policy" = "delete",
         EachOf(&["compact", "delete"]), ClusterWide,
-        Partly("delete is honoured; compact is accepted and keeps every record until compaction arrives") =>
+        Honoured =>
         "Default of the topic config `cleanup.policy`.";
     List "log.dir" = "./felix-data", Any, ReadOnly, Honoured =>
         "Where partitions are kept: one directory, several are refused. The same as the flag `--data-dir`, \

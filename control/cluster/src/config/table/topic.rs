@@ -6,7 +6,7 @@ use crate::config::row::{Area, Row, reason};
 pub(super) const ROWS: &[Row] = rows! { Area::Topic;
     List "cleanup.policy" = "delete",
         EachOf(&["compact", "delete"]), ClusterWide,
-        Partly("delete is honoured; compact is accepted and keeps every record until compaction arrives") =>
+        Honoured =>
         "What happens to old records: `delete` drops whole segments by age and size, `compact` keeps the \
          newest record of each key, both may be listed, an empty list keeps everything.";
     Int "compression.gzip.level" = "-1", MinusOneOr(1, 9), ClusterWide, Honoured =>
@@ -22,7 +22,7 @@ pub(super) const ROWS: &[Row] = rows! { Area::Topic;
     Int "compression.zstd.level" = "3", Between(-131_072, 22), ClusterWide, Honoured =>
         "Level used when the broker itself compresses with zstd: negative values are faster, up to 22 is \
          smaller.";
-    Long "delete.retention.ms" = "86400000", AtLeast(0), ClusterWide, NoEffect(reason::COMPACTION) =>
+    Long "delete.retention.ms" = "86400000", AtLeast(0), ClusterWide, Honoured =>
         "How long, in milliseconds, compaction keeps the marker of a deleted key so that slow readers \
          still see it.";
     Boolean "errors.deadletterqueue.group.enable" = "false", Any, ClusterWide, NoEffect(reason::SHARE) =>
@@ -57,7 +57,7 @@ pub(super) const ROWS: &[Row] = rows! { Area::Topic;
          `retention.ms`.";
     Long "max.compaction.lag.ms" = "9223372036854775807",
         AtLeast(1), ClusterWide,
-        Partly("ends the active segment in time for compaction, which itself arrives later") =>
+        Honoured =>
         "Longest time in milliseconds that a record may stay out of compaction's reach.";
     Int "max.decompressed.message.bytes" = "2147483639",
         Between(1, 2_147_483_639), ClusterWide,
@@ -78,9 +78,9 @@ pub(super) const ROWS: &[Row] = rows! { Area::Topic;
         "`CreateTime` keeps the producers' timestamps, `LogAppendTime` stamps each batch with the broker's \
          clock. Retention by time and lookup by time go by these timestamps, so with `CreateTime` a wrong \
          producer clock shortens or prolongs retention.";
-    Double "min.cleanable.dirty.ratio" = "0.5", Share(0.0, 1.0), ClusterWide, NoEffect(reason::COMPACTION) =>
+    Double "min.cleanable.dirty.ratio" = "0.5", Share(0.0, 1.0), ClusterWide, Honoured =>
         "Share of a log, between 0 and 1, that must be uncompacted before compaction is worth a pass.";
-    Long "min.compaction.lag.ms" = "0", AtLeast(0), ClusterWide, NoEffect(reason::COMPACTION) =>
+    Long "min.compaction.lag.ms" = "0", AtLeast(0), ClusterWide, Honoured =>
         "Milliseconds for which a new record is left out of compaction. Must not exceed \
          `max.compaction.lag.ms`.";
     Int "min.insync.replicas" = "1", AtLeast(1), ClusterWide, Honoured =>

@@ -41,6 +41,10 @@ impl GenerationMap {
         while self.latest().is_some_and(|(_, at)| at >= first) {
             self.entries.pop();
         }
+        // Few maps ever have more than one, and there are many maps.
+        if self.entries.is_empty() {
+            self.entries.reserve_exact(1);
+        }
         self.entries.push((generation, first));
         true
     }

@@ -51,8 +51,9 @@ pub(crate) struct Segment<D: Disk> {
     /// Bytes that readers may look at.
     size: AtomicU64,
     log: Arc<Slot<D::File>>,
-    offsets: Arc<Slot<D::File>>,
-    times: Arc<Slot<D::File>>,
+    /// Made when they are first needed: most segments of most logs are short or cold.
+    offsets: OnceLock<Arc<Slot<D::File>>>,
+    times: OnceLock<Arc<Slot<D::File>>>,
     indexes: Mutex<Indexes>,
     /// Aborted transactions; `None`: the file knows.
     aborted: Mutex<Option<Vec<AbortedTransaction>>>,
@@ -144,8 +145,8 @@ impl<D: Disk> Segment<D> {
             base,
             size: AtomicU64::new(size),
             log: Slot::new(),
-            offsets: Slot::new(),
-            times: Slot::new(),
+            offsets: OnceLock::new(),
+            times: OnceLock::new(),
             indexes: Mutex::new(Indexes::default()),
             aborted: Mutex::new(None),
             kept: ArcSwapOption::empty(),
@@ -220,8 +221,7 @@ impl<D: Disk> Segment<D> {
     /// Begins the indexes anew, in memory; what the files may say is replaced at the first spill.
     pub(crate) fn start_empty_indexes(&self) {
         *self.indexes.lock() = Indexes::anew();
-        self.offsets.close();
-        self.times.close();
+        self.close_indexes();
     }
 
     fn disk(&self) -> &D {
@@ -274,7 +274,7 @@ impl<D: Disk> Segment<D> {
     }
 
     fn index_file(&self, kind: Kind, mode: OpenMode) -> io::Result<Arc<D::File>> {
-        let slot = if kind == Kind::Index { &self.offsets } else { &self.times };
+        let slot = if kind == Kind::Index { &self.offsets } else { &self.times }.get_or_init(Slot::new);
         let found = self.home.dir.handles().get(slot, self.disk(), &self.path(kind), mode);
         self.kept.load().as_ref().map_or(found, |kept| kept.index(kind))
     }
@@ -292,8 +292,7 @@ impl<D: Disk> Segment<D> {
     /// Closes the files; they open again when needed.
     pub(crate) fn close_files(&self) {
         self.log.close();
-        self.offsets.close();
-        self.times.close();
+        self.close_indexes();
     }
 
     fn io_error(&self, kind: Kind, source: io::Error) -> ReadError {
@@ -387,7 +386,15 @@ impl<D: Disk> Segment<D> {
     }
 
     fn close_index(&self, kind: Kind) {
-        if kind == Kind::Index { self.offsets.close() } else { self.times.close() }
+        let slot = if kind == Kind::Index { &self.offsets } else { &self.times };
+        if let Some(slot) = slot.get() {
+            slot.close();
+        }
+    }
+
+    pub(crate) fn close_indexes(&self) {
+        self.close_index(Kind::Index);
+        self.close_index(Kind::TimeIndex);
     }
 
     fn remove_index(&self, kind: Kind) {

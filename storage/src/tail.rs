@@ -102,6 +102,10 @@ impl Tail {
         let cost = if shared { frame } else { batch.len() } + OVERHEAD;
         let number = {
             let mut ring = self.ring.lock();
+            if ring.batches.capacity() == 0 {
+                // Most of many logs keep one batch, if any.
+                ring.batches.reserve_exact(1);
+            }
             ring.batches.push_back(Kept { base, next, head, body, cost });
             ring.first + ring.batches.len() as u64 - 1
         };
@@ -223,8 +227,9 @@ impl Ring {
             freed += batch.cost;
             self.first += 1;
         }
-        if self.batches.is_empty() && self.batches.capacity() > 64 {
-            self.batches.shrink_to(0);
+        if self.batches.is_empty() && freed > 0 {
+            // Pushed out by other logs, or cleared: ten thousand idle ones keep no ring.
+            self.batches = VecDeque::new();
         }
         freed
     }

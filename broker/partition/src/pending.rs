@@ -26,6 +26,13 @@ impl<W> Default for Pending<W> {
 }
 
 impl<W> Pending<W> {
+    /// Gives memory back while nobody waits.
+    pub fn give_back(&mut self) {
+        if self.is_empty() {
+            *self = Pending::default();
+        }
+    }
+
     pub fn put(&mut self, waiting: Waiting<W>) -> Ticket {
         let place = match self.free.pop() {
             Some(place) => place,

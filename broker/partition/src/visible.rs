@@ -13,6 +13,13 @@ pub(crate) struct Visible {
 }
 
 impl Visible {
+    /// Gives memory back while everything is visible.
+    pub fn give_back(&mut self) {
+        if self.batches.is_empty() {
+            self.batches = VecDeque::new();
+        }
+    }
+
     /// A batch was appended.
     pub fn push(&mut self, end: Offset, bytes: usize) {
         self.batches.push_back((end, u32::try_from(bytes).unwrap_or(u32::MAX)));

@@ -71,6 +71,11 @@ impl<R: Rules> Leader<R> {
         (leader, vec![Action::Report(report)])
     }
 
+    /// Gives memory back that an idle tenure does not need.
+    pub fn give_back(&mut self) {
+        self.waiters.give_back();
+    }
+
     /// The generation led at.
     pub fn generation(&self) -> Generation {
         self.core.generation

@@ -51,6 +51,13 @@ impl Default for Waiters {
 }
 
 impl Waiters {
+    /// Gives memory back while nobody waits.
+    pub fn give_back(&mut self) {
+        if self.is_empty() {
+            *self = Waiters::default();
+        }
+    }
+
     /// How many wait.
     pub fn len(&self) -> usize {
         self.stored.len() + self.marked.len()

@@ -412,7 +412,9 @@ impl<D: Disk> Store for Embedded<D> {
     }
 
     fn batch_limit(&self) -> BatchLimit {
-        BatchLimit { operations: 32_768, bytes: 16 << 20 }
+        // Enough for a flush to weigh little, and little enough that what ten thousand partitions need in passing does not
+        // stay with the allocator.
+        BatchLimit { operations: 4_096, bytes: 2 << 20 }
     }
 
     async fn close(&mut self) -> Result<(), StoreError> {

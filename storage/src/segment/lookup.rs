@@ -35,8 +35,7 @@ impl<D: Disk> Segment<D> {
         built.add_time();
         let offsets = encoded(&built.offsets, self.base);
         let times = encoded(&built.times, self.base);
-        self.offsets.close();
-        self.times.close();
+        self.close_indexes();
         let folder = &self.home.folder;
         // Under these names others may read another segment's.
         let replaced = self.is_replaced();

@@ -119,6 +119,16 @@ impl<D: Disk, C: Clock, W> Copy<D, C, W> {
         }
     }
 
+    /// Gives memory back that a copy needs only while it is written to. For owners of many copies, now and then: what
+    /// an append then needs is allocated again.
+    pub fn give_back(&mut self) {
+        self.pending.give_back();
+        self.visible.give_back();
+        if let Some(leader) = &mut self.leader {
+            leader.give_back();
+        }
+    }
+
     /// The row if it differs from the one noted last; it counts as noted from now on.
     pub fn take_changed_row(&mut self) -> Option<Replica> {
         let row = self.row();

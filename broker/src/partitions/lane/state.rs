@@ -470,6 +470,8 @@ impl State {
         for partition in std::mem::take(&mut self.rows_due) {
             if let Some(slot) = self.slots.get_mut(&partition) {
                 slot.row_due = false;
+                // By now it may be idle, and there may be ten thousand like it.
+                slot.copy.give_back();
                 rows.extend(slot.copy.take_changed_row().map(|row| (partition, row)));
             }
         }

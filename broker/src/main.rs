@@ -19,6 +19,7 @@ mod args;
 mod budget;
 mod clock;
 mod coordinators;
+mod descriptors;
 mod fetching;
 mod handlers;
 mod http;

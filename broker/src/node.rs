@@ -15,6 +15,7 @@ use crate::admin::producer_ids::ProducerIds;
 use crate::budget::Budget;
 use crate::clock::SystemClock;
 use crate::coordinators::Coordinators;
+use crate::descriptors::Descriptors;
 use crate::fetching::readers::Readers;
 use crate::fetching::session::Sessions;
 use crate::handlers;
@@ -66,6 +67,8 @@ pub struct Node {
     pub id: BrokerId,
     /// The clock.
     pub clock: SystemClock,
+    /// What the process may have open.
+    pub descriptors: Descriptors,
     /// The metrics.
     pub metrics: Metrics,
     /// The series of each API, in the order of the list of handlers; a last one for what is none of them.
@@ -106,7 +109,9 @@ pub struct Place {
 impl Node {
     /// The limits of sockets.
     pub fn limits(&self) -> Limits {
-        Limits::of(&self.config())
+        let limits = Limits::of(&self.config());
+        let max_connections = limits.max_connections.min(self.descriptors.connections);
+        Limits { max_connections, ..limits }
     }
 
     /// What is known of the cluster.

@@ -33,6 +33,7 @@ use crate::args::{Endpoint, Settings};
 use crate::budget::Budget;
 use crate::clock::SystemClock;
 use crate::coordinators::{self, Coordinators};
+use crate::descriptors::Descriptors;
 use crate::fetching::readers::Readers;
 use crate::fetching::session::Sessions;
 use crate::metrics::Metrics;
@@ -143,6 +144,7 @@ struct Starting {
     settings: Settings,
     clock: SystemClock,
     config: BrokerConfig,
+    descriptors: Descriptors,
     dir: DataDir<OsDisk>,
     sockets: Sockets,
 }
@@ -151,7 +153,9 @@ impl Starting {
     fn new(settings: Settings, clock: SystemClock) -> Result<Starting> {
         let configs = Configs::new(BrokerId(settings.node_id), settings.fixed.clone());
         let config = BrokerConfig::clone(&configs.broker(&View::default()));
+        let descriptors = Descriptors::claim();
         let limits = StorageLimits {
+            open_files: descriptors.files,
             tail_bytes: usize::try_from(config.logs.tail_bytes).unwrap_or(usize::MAX),
             ..StorageLimits::default()
         };
@@ -174,11 +178,11 @@ impl Starting {
         }
         let (host, port) = &settings.metrics_bind;
         let http = net::bind("metrics", host, *port, setup).context("metrics-bind")?;
-        Ok(Starting { settings, clock, config, dir, sockets: Sockets { clients, http } })
+        Ok(Starting { settings, clock, config, descriptors, dir, sockets: Sockets { clients, http } })
     }
 
     async fn start(self) -> Result<(Server, Sockets)> {
-        let Starting { settings, clock, config, dir, sockets } = self;
+        let Starting { settings, clock, config, descriptors, dir, sockets } = self;
         let id = BrokerId(settings.node_id);
         let boot_id = boot_id()?;
         let identity = directory::identity(&dir)?;
@@ -259,6 +263,7 @@ impl Starting {
         let node = Arc::new(Node {
             id,
             clock,
+            descriptors,
             api_metrics: node::api_metrics(&metrics),
             metrics,
             budget: Budget::of(&config.net),

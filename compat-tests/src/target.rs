@@ -81,6 +81,8 @@ pub struct Broker {
     origin: Origin,
     settings: Vec<(String, String)>,
     environment: Vec<(String, String)>,
+    /// How many descriptors the process may have at most.
+    descriptors: Option<u32>,
     port: u16,
     second_port: u16,
     data: DataDir,
@@ -127,6 +129,11 @@ impl Broker {
         Self::start_in(origin, label, settings, DataDir::Given(data.to_path_buf()), environment, None)
     }
 
+    /// From its next start on, the process may have so many descriptors at most.
+    pub fn limit_descriptors(&mut self, most: u32) {
+        self.descriptors = Some(most);
+    }
+
     fn start_in(
         origin: &Origin,
         label: &str,
@@ -144,6 +151,7 @@ impl Broker {
             origin: origin.clone(),
             settings: settings.to_vec(),
             environment: environment.to_vec(),
+            descriptors: None,
             port: ports::free()?,
             second_port: ports::free()?,
             data,
@@ -215,6 +223,11 @@ impl Broker {
             Kind::Felix => felix::command(self),
             Kind::Kafka => kafka::command(self),
         };
+        if let Some(most) = self.descriptors {
+            let inner = command;
+            command = self.in_place("prlimit");
+            command.arg(format!("--nofile={most}:{most}")).arg(inner.get_program()).args(inner.get_args());
+        }
         command.envs(self.environment.iter().map(|(name, value)| (name, value)));
         self.process = Some(Process::spawn_logged(&mut command, &self.log)?);
         self.wait_ready()

@@ -12,6 +12,8 @@ mod metadata;
 mod offsets;
 mod produce;
 mod rebalances;
+mod retention;
+mod scale;
 mod sessions;
 mod time;
 
@@ -26,6 +28,7 @@ pub fn all() -> Vec<Case> {
         fetch::CASES,
         sessions::CASES,
         time::CASES,
+        retention::CASES,
         epochs::CASES,
         groups::CASES,
         rebalances::CASES,
@@ -34,6 +37,7 @@ pub fn all() -> Vec<Case> {
         admin::CASES,
         limits::CASES,
         disk::CASES,
+        scale::CASES,
     ]
     .concat()
 }

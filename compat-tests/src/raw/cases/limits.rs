@@ -52,7 +52,7 @@ pub fn resident(pid: i32) -> Result<u64> {
 }
 
 /// Lets this process hold many sockets.
-fn raise_descriptor_limit(wanted: u64) -> Result<()> {
+pub fn raise_descriptor_limit(wanted: u64) -> Result<()> {
     let limit = getrlimit(Resource::Nofile);
     if limit.current.is_none_or(|current| current >= wanted) {
         return Ok(());

@@ -75,7 +75,7 @@ fn lookup(stage: &mut Stage) -> Result<()> {
     let mut to = stage.connect()?;
     let stamps = shuffled();
     let mut topics = Vec::new();
-    for (size, codec) in [(1, 0), (5, 0), (5, 3), (50, 4), (50, 0)] {
+    for (size, codec) in [1, 5, 50].into_iter().flat_map(|size| [0, 3, 4].map(|codec| (size, codec))) {
         let topic = stage.name(&format!("{size}-{codec}"));
         // The smallest segments allowed, and an index entry for every batch.
         let id = to.create(&topic, 1, &[("segment.bytes", "1048576"), ("index.interval.bytes", "1")])?;

@@ -136,7 +136,8 @@ impl Partitions {
     fn start_with(setup: Setup, control: Arc<dyn ControlStore>) -> Result<Arc<Partitions>, StartError> {
         let flusher = Arc::new(Flusher::new(&setup.dir, setup.flush_mode)?);
         let led = Arc::new(Led::new(setup.broker, setup.lease.clone()));
-        let (upkeep, keeper) = Upkeep::new(Arc::clone(&setup.replicas), setup.clock, setup.retain_every);
+        let (upkeep, keeper) =
+            Upkeep::new(Arc::clone(&setup.replicas), Arc::clone(&led), setup.clock, setup.retain_every);
         let mut threads = vec![tasks::thread("felix-upkeep", keeper)?];
         let flushes = Arc::<flusher::Counters>::default();
         let to_flush = Arc::<FlushQueue>::default();

@@ -251,6 +251,16 @@ impl Broker {
         .with_context(|| format!("see {}", log.display()))
     }
 
+    /// The program (of Felix), for its other commands.
+    pub fn binary(&self) -> &Path {
+        &self.origin.place
+    }
+
+    /// Waits until it ends by itself; `None` when it does not within `bound`.
+    pub fn wait_end(&mut self, bound: Duration) -> Option<std::process::ExitStatus> {
+        self.process.as_mut()?.wait(bound)
+    }
+
     /// Stops it with SIGTERM.
     pub fn stop(&mut self) -> Result<()> {
         if let Some(mut process) = self.process.take() {

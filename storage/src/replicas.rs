@@ -250,6 +250,11 @@ impl<D: Disk> Replicas<D> {
         }
     }
 
+    /// Whether a write or flush failed for good: nothing can be committed any more.
+    pub fn is_poisoned(&self) -> bool {
+        self.file.lock().failed
+    }
+
     fn append(&self, table: &mut TableFile<D>, changes: &[Change]) -> Result<(), StorageError> {
         let path = self.dir.path().join(layout::REPLICAS);
         let made = table.file.is_none();

@@ -19,6 +19,7 @@ use felix_partition::opening::{Decline, OpenRequest, Outcome};
 use felix_protocol::ids::{Generation, Offset, PartitionId, TopicId};
 use felix_replication::halted::HaltReason;
 use felix_storage::disk::os::OsDisk;
+use felix_storage::disk::{Disk, DiskFileSystem};
 use felix_storage::{Deleted, StorageError};
 use tokio::runtime::Handle;
 use tokio::sync::watch;
@@ -39,6 +40,10 @@ const PARALLEL: usize = 4;
 const FIRST_RETRY: Duration = Duration::from_secs(1);
 /// Longest wait between two tries.
 const LONGEST_RETRY: Duration = Duration::from_secs(30);
+/// How often a longer wait looks whether the disk has room again: one cheap question, whatever waits.
+const SPACE_CHECK: Duration = Duration::from_secs(1);
+/// Bytes by which the free space must have grown for a try before its time.
+const ROOM: u64 = 64 << 10;
 
 /// What a lane owns, as far as it was told.
 struct Held {
@@ -109,7 +114,7 @@ impl Reconciler {
             let go_on = runtime.block_on(async {
                 let wait = async {
                     match retry {
-                        Some(wait) => tokio::time::sleep(wait).await,
+                        Some(wait) => self.wait_or_room(wait).await,
                         None => std::future::pending().await,
                     }
                 };
@@ -122,6 +127,25 @@ impl Reconciler {
             if !go_on {
                 return;
             }
+        }
+    }
+
+    /// Waits so long, or until a disk that was full has room again.
+    async fn wait_or_room(&self, wait: Duration) {
+        let dir = &self.partitions.opener.dir;
+        let system = dir.disk().file_system(dir.path()).ok();
+        let free = || system.as_ref().and_then(DiskFileSystem::free_bytes);
+        let mut least = free();
+        let mut left = wait;
+        while !left.is_zero() {
+            let step = left.min(SPACE_CHECK);
+            tokio::time::sleep(step).await;
+            left -= step;
+            let now = free();
+            if now.zip(least).is_some_and(|(now, least)| now > least.saturating_add(ROOM)) {
+                return;
+            }
+            least = least.min(now);
         }
     }
 
@@ -293,8 +317,10 @@ impl Reconciler {
             Outcome::Failed(error @ (StorageError::Full { .. } | StorageError::Io { .. })) => {
                 tracing::warn!(%partition, %error, "a partition cannot be opened now; trying again");
                 self.retry.insert(partition);
+                self.partitions.upkeep.look_at_table();
             }
             Outcome::Failed(error) => {
+                self.partitions.upkeep.look_at_table();
                 tracing::error!(%partition, %error, "a partition cannot be opened");
                 self.partitions.led.halted(&partition, generation, 0, HaltReason::Storage);
             }

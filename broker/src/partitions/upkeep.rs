@@ -5,6 +5,7 @@
 //! note them. Retention is looked at every `log.retention.check.interval.ms`.
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,10 +14,11 @@ use felix_partition::fence;
 use felix_protocol::ids::PartitionId;
 use felix_protocol::time::{Clock, MonoTime};
 use felix_storage::disk::os::OsDisk;
-use felix_storage::{Deleted, Replica, Replicas, Retired, StorageError};
+use felix_storage::{Deleted, FlushError, Replica, Replicas, Retired, StorageError, layout};
 
 use crate::clock::SystemClock;
 use crate::partitions::lane::{LaneSender, Message};
+use crate::partitions::led::Led;
 
 /// How long marks may stay unnoted.
 const ROWS_EVERY: Duration = Duration::from_secs(3);
@@ -32,6 +34,7 @@ enum Job {
     Retire(PartitionId, Replica, Retired<OsDisk>),
     Remove(PartitionId, Box<Deleted<OsDisk>>, Duration),
     RemoveFolder(Box<Deleted<OsDisk>>),
+    LookAtTable,
     Suspect,
     NoteSuspects(Vec<(PartitionId, Replica)>),
     ForgetRow(PartitionId),
@@ -49,6 +52,7 @@ impl Upkeep {
     /// The way to the thread, and what the thread runs.
     pub(super) fn new(
         replicas: Arc<Replicas<OsDisk>>,
+        led: Arc<Led>,
         clock: SystemClock,
         retain_every: Duration,
     ) -> (Upkeep, impl FnOnce() + Send) {
@@ -56,6 +60,7 @@ impl Upkeep {
         let keeper = Keeper {
             jobs,
             replicas,
+            led,
             clock,
             lanes: Vec::new(),
             announced: Vec::new(),
@@ -116,6 +121,11 @@ impl Upkeep {
         self.send(Job::RemoveFolder(Box::new(deleted)));
     }
 
+    /// The table of copies may have failed in somebody else's hands.
+    pub(super) fn look_at_table(&self) {
+        self.send(Job::LookAtTable);
+    }
+
     /// A row without a copy goes.
     pub(super) fn forget_row(&self, partition: PartitionId) {
         self.send(Job::ForgetRow(partition));
@@ -149,6 +159,7 @@ enum Removal {
 struct Keeper {
     jobs: Receiver<Job>,
     replicas: Arc<Replicas<OsDisk>>,
+    led: Arc<Led>,
     clock: SystemClock,
     lanes: Vec<LaneSender>,
     /// Lanes whose rows changed since they were collected.
@@ -192,6 +203,17 @@ impl Keeper {
                 return;
             }
             self.on_time();
+            self.look_at_table();
+        }
+    }
+
+    /// A table that failed takes nothing more: no fence, no log start, no identity would be durable any more. Whoever
+    /// met the failure first, this process must end.
+    fn look_at_table(&self) {
+        if self.replicas.is_poisoned() {
+            let path = PathBuf::from(layout::REPLICAS);
+            let reason = "the table of copies could not be written".to_string();
+            self.led.fatal(&FlushError { path, reason });
         }
     }
 
@@ -265,6 +287,8 @@ impl Keeper {
                         }
                     }
                 }
+                // It is looked at after every batch.
+                Job::LookAtTable => {}
                 Job::RemoveFolder(deleted) => remove(Removal::Folder(*deleted)),
                 Job::ForgetRow(partition) => ticket = Some(self.replicas.stage_removal(&partition)),
                 Job::RetainEvery(every) => {

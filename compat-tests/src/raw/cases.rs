@@ -3,6 +3,7 @@
 mod admin;
 mod disk;
 mod epochs;
+mod faults;
 mod fetch;
 mod framing;
 mod groups;
@@ -38,6 +39,7 @@ pub fn all() -> Vec<Case> {
         limits::CASES,
         disk::CASES,
         scale::CASES,
+        faults::CASES,
     ]
     .concat()
 }

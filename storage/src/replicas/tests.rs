@@ -246,6 +246,7 @@ fn a_failed_flush_is_final() {
     disk.fail_sync_after(0);
     assert!(matches!(replicas.commit(ticket), Err(StorageError::Io { .. })));
     assert!(matches!(replicas.commit(ticket), Err(StorageError::Poisoned)));
+    assert!(replicas.is_poisoned());
 }
 
 #[test]

@@ -12,7 +12,7 @@ use rdkafka::consumer::{BaseConsumer, Consumer};
 
 use crate::client::{Client, From, PATIENCE, PLAIN, Record, Settings};
 use crate::group::{Journal, Member, lock};
-use crate::lost;
+use crate::{killed, lost};
 
 pub fn run(name: &str, client: &Client, topic: &str) -> Result<()> {
     if let Some(codec) = name.strip_prefix("codec-") {
@@ -42,6 +42,8 @@ pub fn run(name: &str, client: &Client, topic: &str) -> Result<()> {
         "topic-admin" => topic_admin(client, topic),
         "auto-create" => auto_create(client, topic),
         "lost-acks" => lost::acks(client, topic),
+        "kills-acks-1" => killed::kills(client, topic, "1"),
+        "kills-acks-all" => killed::kills(client, topic, "all"),
         "static-twice" => static_twice(client, topic),
         _ => bail!("no such case"),
     }

@@ -85,7 +85,13 @@ impl Client {
 
     /// Answers whether the topic is new.
     pub fn create(&self, topic: &str, partitions: i32) -> Result<bool> {
-        let topics = [NewTopic::new(topic, partitions, TopicReplication::Fixed(1))];
+        self.create_with(topic, partitions, &[])
+    }
+
+    /// The same with settings of the topic.
+    pub fn create_with(&self, topic: &str, partitions: i32, settings: Settings<'_>) -> Result<bool> {
+        let new = NewTopic::new(topic, partitions, TopicReplication::Fixed(1));
+        let topics = [settings.iter().fold(new, |new, (name, value)| new.set(name, value))];
         let results = self.runtime.block_on(self.admin.create_topics(&topics, &AdminOptions::new()))?;
         match results.first().context("no answer for the topic")? {
             Ok(_) => Ok(true),

@@ -3,6 +3,7 @@
 mod cases;
 mod client;
 mod group;
+mod killed;
 mod lost;
 
 use std::io::BufRead;

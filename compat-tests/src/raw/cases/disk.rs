@@ -29,16 +29,16 @@ pub const CASES: &[Case] = &[
     },
     Case {
         name: "flush-before-answer",
-        proves: "strace shows a flush between every append and its answer; with flush.messages at Kafka's default there is none (product.md, durability)",
+        proves: "strace shows a flush between every append (acks=1 and all), offset commit or new log start and its answer; with flush.messages at Kafka's default there is none for appends (product.md, durability)",
         run: flush,
     },
 ];
 
 /// A small file system in memory, unmounted at the end.
-struct SmallDisk(PathBuf);
+pub(super) struct SmallDisk(pub(super) PathBuf);
 
 impl SmallDisk {
-    fn mount(mebibytes: u32, log: &Path) -> Result<Self> {
+    pub(super) fn mount(mebibytes: u32, log: &Path) -> Result<Self> {
         let folder = crate::guard::temporary("disk-")?.keep();
         let size = format!("size={mebibytes}m");
         let mut mount = Command::new("mount");
@@ -180,26 +180,15 @@ fn last_page(stage: &mut Stage) -> Result<()> {
     broker.stop()
 }
 
-fn free_bytes(folder: &Path) -> Result<u64> {
+pub(super) fn free_bytes(folder: &Path) -> Result<u64> {
     let figures = rustix::fs::statvfs(folder)?;
     Ok(figures.f_bavail * figures.f_frsize)
 }
 
-/// Traces the broker while `work` runs; the system calls that flush or send, in the order of their ends.
-fn traced(stage: &Stage, log: &Path, work: impl FnOnce() -> Result<()>) -> Result<Vec<String>> {
-    let pid = stage.broker.pid().context("no broker")?;
-    let trace = stage.scratch()?.join("trace");
-    let mut strace = Command::new("strace");
-    strace.args([
-        "-f",
-        "-y",
-        "-e",
-        "trace=fdatasync,fsync,sync_file_range,write,writev,sendto,sendmsg,pwritev,pwritev2",
-        "-s",
-        "16",
-    ]);
-    strace.arg("-o").arg(&trace).arg("-p").arg(pid.to_string());
-    let mut tracer = Process::spawn_logged(&mut strace, log)?;
+/// Starts `strace` on all threads of a process.
+pub(super) fn attached(pid: i32, strace: &mut Command, log: &Path) -> Result<Process> {
+    strace.arg("-p").arg(pid.to_string());
+    let mut tracer = Process::spawn_logged(strace, log)?;
     wait::until("strace to attach", Duration::from_secs(10), || {
         if tracer.ended().is_some() {
             return skip("strace may not attach here");
@@ -217,6 +206,24 @@ fn traced(stage: &Stage, log: &Path, work: impl FnOnce() -> Result<()>) -> Resul
         }
         Ok(all.then_some(()))
     })?;
+    Ok(tracer)
+}
+
+/// Traces the broker while `work` runs; the system calls that flush or send, in the order of their ends.
+fn traced(stage: &Stage, log: &Path, work: impl FnOnce() -> Result<()>) -> Result<Vec<String>> {
+    let pid = stage.broker.pid().context("no broker")?;
+    let trace = stage.scratch()?.join("trace");
+    let mut strace = Command::new("strace");
+    strace.args([
+        "-f",
+        "-y",
+        "-e",
+        "trace=fdatasync,fsync,sync_file_range,write,writev,sendto,sendmsg,pwritev,pwritev2",
+        "-s",
+        "16",
+    ]);
+    strace.arg("-o").arg(&trace);
+    let mut tracer = attached(pid, &mut strace, log)?;
     let done = work();
     tracer
         .terminate(Duration::from_secs(10))
@@ -275,13 +282,54 @@ fn flush(stage: &mut Stage) -> Result<()> {
         })?;
         let (answers, unflushed) = unflushed_answers(&lines);
         holds(&format!("{answers} answers seen of {count}"), answers >= count)?;
+        holds(
+            "all appends went to the log",
+            lines.iter().filter(|line| line.contains(".log>")).count() >= count,
+        )?;
         if waits {
             holds(&format!("{unflushed} of {answers} answers without a flush"), unflushed == 0)?;
         } else {
             holds(&format!("{unflushed} of {answers} answers without a flush"), unflushed >= answers - 2)?;
         }
     }
-    Ok(())
+    flushed_commits(stage, &mut to, &flushed, &log)?;
+    flushed_table(stage, &mut to, &log)
+}
+
+/// A committed offset is flushed before it is acknowledged, whatever other topics do.
+fn flushed_commits(stage: &Stage, to: &mut Connection, topic: &str, log: &Path) -> Result<()> {
+    let group = stage.name("group");
+    to.coordinator(&group)?;
+    equal("a first commit", to.commit(&group, topic, 0)?, 0)?;
+    let lines = traced(stage, log, || {
+        for offset in 1..=10 {
+            equal("commit", to.commit(&group, topic, offset)?, 0)?;
+        }
+        Ok(())
+    })?;
+    let (answers, unflushed) = unflushed_answers(&lines);
+    holds(&format!("{answers} answers seen of 10"), answers >= 10)?;
+    holds(&format!("{unflushed} of {answers} commits answered without a flush"), unflushed == 0)
+}
+
+/// A new log start is in the table of copies, flushed, before DeleteRecords is answered.
+fn flushed_table(stage: &Stage, to: &mut Connection, log: &Path) -> Result<()> {
+    let topic = stage.name("deleted");
+    to.create(&topic, 1, &[])?;
+    for _ in 0..10 {
+        to.append(&topic, &Batch::of(&["x"], time()))?;
+    }
+    let lines = traced(stage, log, || {
+        for before in 1..=5 {
+            equal("new start", to.delete_records(&topic, before)?, (0, before))?;
+        }
+        Ok(())
+    })?;
+    let flushed =
+        lines.iter().filter(|line| line.contains("fdatasync") && line.contains("replicas.table")).count();
+    holds(&format!("{flushed} flushes of the table for 5 new starts"), flushed >= 5)?;
+    let (answers, unflushed) = unflushed_answers(&lines);
+    holds(&format!("{unflushed} of {answers} new starts answered without a flush"), unflushed == 0)
 }
 
 #[cfg(test)]

@@ -263,6 +263,11 @@ fn layout(api: ApiKey, version: i16) -> i16 {
 fn decoded(api: ApiKey, version: i16, checked: &CheckedRequest) {
     fn there_and_back<T: ApiRequest>(version: i16, checked: &CheckedRequest) {
         let message: T = checked.decode().expect("what the guard lets through can be decoded");
+        // The message crate cannot always write unknown tagged fields back. Nobody here asks it to: brokers write
+        // no requests.
+        if checked.weight().tags > 0 {
+            return;
+        }
         let mut once = BytesMut::new();
         message.encode(&mut once, version).expect("what was decoded can be encoded");
         let once = once.freeze();

@@ -2,6 +2,8 @@
 //!
 //! It grants nothing that POSIX does not: a name made without a sync of its folder may be gone after a
 //! crash though the file's bytes were synced; bytes whose sync failed stay readable and never become durable.
+//! [`legal`] says exactly which states a crash may leave; [`trace`] records what was asked of the disk, so that
+//! all of them can be gone through.
 
 use std::io::{self, IoSlice};
 use std::path::Path;
@@ -12,11 +14,12 @@ use parking_lot::Mutex;
 
 use super::{Disk, DiskFile, DiskFileSystem, Entry, OpenMode};
 
+pub mod legal;
 mod nodes;
+pub mod trace;
 
-use nodes::{
-    DirNode, DirOp, FileNode, FileOp, Node, NodeId, State, apply_dir, apply_file, device_error, error,
-};
+use nodes::{Dice, DirNode, DirOp, FileNode, FileOp, Node, NodeId, State, device_error, error};
+use trace::{Act, Step, Trace};
 
 /// A disk in memory; clones are the same disk.
 #[derive(Clone)]
@@ -31,8 +34,7 @@ pub enum Crash {
     LoseUnsynced,
     /// Everything, as after the end of the process alone.
     KeepAll,
-    /// What was synced, and of the rest any part: a prefix of each folder's changes, and any 512-byte
-    /// pieces of each file's writes. The number seeds the choice.
+    /// What was synced, and of the rest any part ([`legal`]). The number seeds the choice.
     Random(u64),
 }
 
@@ -73,7 +75,74 @@ impl MemDisk {
 
     /// The disk as a machine finds it that starts again after a crash now. This one stays as it is.
     pub fn crash(&self, crash: Crash) -> MemDisk {
-        MemDisk { state: Arc::new(Mutex::new(self.state.lock().after(crash))) }
+        let state = self.state.lock();
+        let mut dice = Dice::new(match crash {
+            Crash::Random(seed) => seed,
+            Crash::LoseUnsynced | Crash::KeepAll => 0,
+        });
+        // Sometimes next to nothing or next to everything reached the disk.
+        let odds = [0, 1, 4, 7, 8][dice.below(5)];
+        let nodes = legal::after(&state.nodes, &mut |_| match crash {
+            Crash::LoseUnsynced => false,
+            Crash::KeepAll => true,
+            Crash::Random(_) => dice.below(8) < odds,
+        });
+        MemDisk::of(state.started_again(nodes))
+    }
+
+    fn of(state: State) -> MemDisk {
+        MemDisk { state: Arc::new(Mutex::new(state)) }
+    }
+
+    /// Records from now on what is asked of the disk, from its present state on. What a disk is made into by
+    /// a crash is not recorded.
+    pub fn record(&self) {
+        let mut state = self.state.lock();
+        let before = state.started_as_it_is();
+        state.recorder.begin(before);
+    }
+
+    /// Entries recorded so far.
+    pub fn recorded(&self) -> usize {
+        self.state.lock().recorder.len()
+    }
+
+    /// What was recorded; recording ends.
+    pub fn take_trace(&self) -> Option<Trace> {
+        self.state.lock().recorder.take()
+    }
+
+    /// A planted mistake: this step is answered with success and not done, here and on whatever a crash of
+    /// this disk leaves.
+    pub fn leave_out(&self, step: Option<Step>) {
+        self.state.lock().recorder.left_out = step;
+    }
+
+    /// Notes from now on which files are read.
+    pub fn note_reads(&self) {
+        self.state.lock().recorder.read = Some(Default::default());
+    }
+
+    /// Files whose bytes were read since [`MemDisk::note_reads`], by their path when they were opened.
+    pub fn files_read(&self) -> std::collections::BTreeSet<String> {
+        self.state.lock().recorder.read.clone().unwrap_or_default()
+    }
+
+    /// Looks at all files with their content and all folders, in order of their paths, as they are now.
+    pub fn each(&self, mut look: impl FnMut(&str, Option<&[u8]>)) {
+        let state = self.state.lock();
+        let mut waiting = vec![(String::new(), nodes::ROOT)];
+        while let Some((path, id)) = waiting.pop() {
+            match state.nodes.get(&id) {
+                Some(Node::Dir(dir)) => {
+                    let names = dir.current.iter().rev();
+                    waiting.extend(names.map(|(name, id)| (format!("{path}/{name}"), *id)));
+                    look(&path, None);
+                }
+                Some(Node::File(file)) => look(&path, Some(&file.current)),
+                None => {}
+            }
+        }
     }
 
     /// What was asked so far.
@@ -151,6 +220,7 @@ impl MemDisk {
 pub struct MemFile {
     state: Arc<Mutex<State>>,
     id: NodeId,
+    path: String,
     writable: bool,
     broken: bool,
 }
@@ -199,15 +269,15 @@ impl Disk for MemDisk {
             }
             None => return Err(error(io::ErrorKind::NotFound)),
         };
-        let file = state.file_mut(id)?;
+        let file = state.file(id)?;
         if mode == OpenMode::Replace && !file.current.is_empty() {
-            file.current.clear();
-            file.pending.push(FileOp::SetLen(0));
+            state.write(id, FileOp::SetLen(0))?;
         }
         let broken = state.unreadable.as_ref().is_some_and(|suffix| name.ends_with(suffix));
         state.counters.opens += 1;
         state.counters.open_now += 1;
-        Ok(MemFile { state: self.state.clone(), id, writable: mode != OpenMode::Read, broken })
+        let path = path.display().to_string();
+        Ok(MemFile { state: self.state.clone(), id, path, writable: mode != OpenMode::Read, broken })
     }
 
     fn read_dir(&self, path: &Path) -> io::Result<Vec<Entry>> {
@@ -243,6 +313,7 @@ impl Disk for MemDisk {
         Ok(())
     }
 
+    #[track_caller]
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
         let mut state = self.state.lock();
         let (from_dir, from_name) = state.parent(from)?;
@@ -254,8 +325,11 @@ impl Disk for MemDisk {
         {
             return Err(error(io::ErrorKind::DirectoryNotEmpty));
         }
+        if state.recorder.leaves_out(Act::Rename, &from.display().to_string()) {
+            return Ok(());
+        }
         if from_dir == to_dir {
-            state.change(from_dir, DirOp::Rename(from_name, to_name))
+            state.change(from_dir, DirOp::Rename(from_name, to_name, id))
         } else {
             state.change(from_dir, DirOp::Remove(from_name))?;
             state.change(to_dir, DirOp::Insert(to_name, id))
@@ -275,14 +349,18 @@ impl Disk for MemDisk {
         let mut state = self.state.lock();
         let (parent, name) = state.parent(path)?;
         let id = *state.dir(parent)?.current.get(&name).ok_or_else(|| error(io::ErrorKind::NotFound))?;
-        state.dir(id)?;
+        state.empty_dir(id)?;
         state.change(parent, DirOp::Remove(name))
     }
 
+    #[track_caller]
     fn sync_dir(&self, path: &Path) -> io::Result<()> {
         let mut state = self.state.lock();
         state.counters.dir_syncs += 1;
         let id = state.find(path)?;
+        if state.recorder.leaves_out(Act::SyncDir, &path.display().to_string()) {
+            return Ok(());
+        }
         state.sync_names(id)
     }
 
@@ -316,6 +394,11 @@ impl MemFile {
         buf.extend_from_slice(&file.current[from..to]);
         state.counters.reads += 1;
         state.counters.read_bytes += (to - from) as u64;
+        if let Some(read) = &mut state.recorder.read
+            && !read.contains(&self.path)
+        {
+            read.insert(self.path.clone());
+        }
         Ok(to - from)
     }
 }
@@ -340,7 +423,10 @@ impl DiskFile for MemFile {
         if State::count_down(&mut state.writes_until_failure) {
             return Err(device_error());
         }
-        let mut data: Vec<u8> = pieces.iter().flat_map(|piece| piece.iter().copied()).collect();
+        let mut data = Vec::with_capacity(pieces.iter().map(|piece| piece.len()).sum());
+        for piece in pieces {
+            data.extend_from_slice(piece);
+        }
         let at = usize::try_from(offset).map_err(|_| error(io::ErrorKind::InvalidInput))?;
         if let Some(capacity) = state.capacity {
             let have = state.file(self.id)?.current.len();
@@ -352,31 +438,30 @@ impl DiskFile for MemFile {
             data.truncate(fits);
         }
         let written = data.len();
-        let now = state.now.0;
-        let file = state.file_mut(self.id)?;
-        file.modified = now;
-        let op = FileOp::Write(at, data);
-        apply_file(&mut file.current, &op);
-        file.pending.push(op);
+        state.write(self.id, FileOp::Write(at, data))?;
         state.counters.writes += 1;
         state.counters.written_bytes += written as u64;
         Ok(written)
     }
 
+    #[track_caller]
     fn sync_data(&self) -> io::Result<()> {
         let mut state = self.state.lock();
         state.counters.file_syncs += 1;
+        if state.recorder.leaves_out(Act::SyncFile, &self.path) {
+            return Ok(());
+        }
         state.sync_file(self.id)
     }
 
+    #[track_caller]
     fn set_len(&self, len: u64) -> io::Result<()> {
         let mut state = self.state.lock();
         let len = usize::try_from(len).map_err(|_| error(io::ErrorKind::InvalidInput))?;
-        let file = state.file_mut(self.id)?;
-        let op = FileOp::SetLen(len);
-        apply_file(&mut file.current, &op);
-        file.pending.push(op);
-        Ok(())
+        if state.recorder.leaves_out(Act::Cut, &self.path) {
+            return Ok(());
+        }
+        state.write(self.id, FileOp::SetLen(len))
     }
 
     fn set_modified(&self, time: WallTime) -> io::Result<()> {
@@ -394,31 +479,14 @@ impl DiskFileSystem for MemFileSystem {
         self.state.lock().own
     }
 
+    #[track_caller]
     fn sync(&self) -> io::Result<()> {
         let mut state = self.state.lock();
         state.counters.system_syncs += 1;
-        let failing = State::count_down(&mut state.syncs_until_failure);
-        for node in state.nodes.values_mut() {
-            match node {
-                Node::File(file) => {
-                    for op in std::mem::take(&mut file.pending) {
-                        if !failing {
-                            apply_file(&mut file.durable, &op);
-                        }
-                    }
-                }
-                Node::Dir(dir) => {
-                    for op in std::mem::take(&mut dir.pending) {
-                        apply_dir(&mut dir.durable, &op);
-                    }
-                }
-            }
+        if state.recorder.leaves_out(Act::SyncAll, "") {
+            return Ok(());
         }
-        if failing {
-            state.syncs_until_failure = None;
-            return Err(device_error());
-        }
-        Ok(())
+        state.sync_all()
     }
 
     fn free_bytes(&self) -> Option<u64> {

@@ -6,10 +6,8 @@ use std::path::{Component, Path, PathBuf};
 
 use felix_protocol::time::WallTime;
 
-use super::{Counters, Crash};
-
-/// Bytes that a device writes as one: what survives a torn write is whole pieces of this size.
-const SECTOR: usize = 512;
+use super::Counters;
+use super::trace::{Entry, Recorder};
 
 pub(super) type NodeId = u64;
 
@@ -25,14 +23,16 @@ pub(super) struct State {
     pub(super) unreadable: Option<String>,
     pub(super) cold: bool,
     pub(super) own: bool,
+    pub(super) recorder: Recorder,
 }
 
+#[derive(Clone)]
 pub(super) enum Node {
     File(FileNode),
     Dir(DirNode),
 }
 
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub(super) struct FileNode {
     pub(super) current: Vec<u8>,
     pub(super) durable: Vec<u8>,
@@ -46,7 +46,7 @@ pub(super) enum FileOp {
     SetLen(usize),
 }
 
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub(super) struct DirNode {
     pub(super) current: BTreeMap<String, NodeId>,
     pub(super) durable: BTreeMap<String, NodeId>,
@@ -56,7 +56,7 @@ pub(super) struct DirNode {
 #[derive(Clone)]
 pub(super) enum DirOp {
     Insert(String, NodeId),
-    Rename(String, String),
+    Rename(String, String, NodeId),
     Remove(String),
 }
 
@@ -79,10 +79,12 @@ pub(super) fn apply_dir(names: &mut BTreeMap<String, NodeId>, op: &DirOp) {
         DirOp::Insert(name, id) => {
             names.insert(name.clone(), *id);
         }
-        DirOp::Rename(from, to) => {
-            if let Some(id) = names.remove(from) {
-                names.insert(to.clone(), id);
+        // One step, also where the old name was never durable.
+        DirOp::Rename(from, to, id) => {
+            if names.get(from) == Some(id) {
+                names.remove(from);
             }
+            names.insert(to.clone(), *id);
         }
         DirOp::Remove(name) => {
             names.remove(name);
@@ -94,6 +96,10 @@ pub(super) fn apply_dir(names: &mut BTreeMap<String, NodeId>, op: &DirOp) {
 pub(super) struct Dice(u64);
 
 impl Dice {
+    pub(super) fn new(seed: u64) -> Dice {
+        Dice(seed)
+    }
+
     pub(super) fn next(&mut self) -> u64 {
         // SplitMix64.
         self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
@@ -133,7 +139,25 @@ impl State {
             unreadable: None,
             cold: false,
             own: true,
+            recorder: Recorder::default(),
         }
+    }
+
+    /// A machine that starts with these files: nothing is asked of the disk yet, nothing is broken any more.
+    pub(super) fn started_again(&self, nodes: BTreeMap<NodeId, Node>) -> State {
+        let mut new = State::new();
+        let newest = nodes.keys().next_back().copied().unwrap_or(ROOT);
+        new.nodes = nodes;
+        new.next = self.next.max(newest + 1);
+        new.now = self.now;
+        new.own = self.own;
+        new.recorder.left_out.clone_from(&self.recorder.left_out);
+        new
+    }
+
+    /// The files as they are, with what lies in between.
+    pub(super) fn started_as_it_is(&self) -> State {
+        self.started_again(self.nodes.clone())
     }
 
     pub(super) fn names(path: &Path) -> Vec<String> {
@@ -195,15 +219,39 @@ impl State {
     }
 
     pub(super) fn change(&mut self, dir: NodeId, op: DirOp) -> io::Result<()> {
+        self.recorder.note(|| Entry::Name(dir, op.clone()));
         let dir = self.dir_mut(dir)?;
         apply_dir(&mut dir.current, &op);
         dir.pending.push(op);
         Ok(())
     }
 
+    /// Changes a file's bytes or length.
+    pub(super) fn write(&mut self, id: NodeId, op: FileOp) -> io::Result<()> {
+        self.recorder.note(|| Entry::Bytes(id, op.clone()));
+        let now = self.now.0;
+        let file = self.file_mut(id)?;
+        file.modified = now;
+        apply_file(&mut file.current, &op);
+        file.pending.push(op);
+        Ok(())
+    }
+
+    /// Removes what is in a folder, one name after another.
+    pub(super) fn empty_dir(&mut self, id: NodeId) -> io::Result<()> {
+        for (name, child) in self.dir(id)?.current.clone() {
+            if matches!(self.nodes.get(&child), Some(Node::Dir(_))) {
+                self.empty_dir(child)?;
+            }
+            self.change(id, DirOp::Remove(name))?;
+        }
+        Ok(())
+    }
+
     pub(super) fn insert(&mut self, dir: NodeId, name: String, node: Node) -> io::Result<NodeId> {
         let id = self.next;
         self.next += 1;
+        self.recorder.note(|| Entry::Made(id, matches!(node, Node::Dir(_))));
         self.nodes.insert(id, node);
         self.change(dir, DirOp::Insert(name, id))?;
         Ok(id)
@@ -243,52 +291,8 @@ impl State {
         for op in &pending {
             apply_file(&mut file.durable, op);
         }
+        self.recorder.note(|| Entry::SyncFile(id));
         Ok(())
-    }
-
-    /// What a crash now leaves.
-    pub(super) fn after(&self, crash: Crash) -> State {
-        let old = self;
-        let mut dice = Dice(match crash {
-            Crash::Random(seed) => seed,
-            Crash::LoseUnsynced | Crash::KeepAll => 0,
-        });
-        let mut new = State::new();
-        new.next = old.next;
-        new.now = old.now;
-        new.own = old.own;
-        new.nodes.clear();
-        for (id, node) in &old.nodes {
-            let kept = match node {
-                Node::Dir(dir) => {
-                    let keep = match crash {
-                        Crash::LoseUnsynced => 0,
-                        Crash::KeepAll => dir.pending.len(),
-                        Crash::Random(_) => dice.below(dir.pending.len() + 1),
-                    };
-                    let mut names = dir.durable.clone();
-                    for op in &dir.pending[..keep] {
-                        apply_dir(&mut names, op);
-                    }
-                    Node::Dir(DirNode { current: names.clone(), durable: names, pending: Vec::new() })
-                }
-                Node::File(file) => {
-                    let content = match crash {
-                        Crash::LoseUnsynced => file.durable.clone(),
-                        Crash::KeepAll => file.current.clone(),
-                        Crash::Random(_) => torn(file, &mut dice),
-                    };
-                    Node::File(FileNode {
-                        current: content.clone(),
-                        durable: content,
-                        pending: Vec::new(),
-                        modified: file.modified,
-                    })
-                }
-            };
-            new.nodes.insert(*id, kept);
-        }
-        new
     }
 
     pub(super) fn sync_names(&mut self, id: NodeId) -> io::Result<()> {
@@ -300,35 +304,34 @@ impl State {
         for op in std::mem::take(&mut dir.pending) {
             apply_dir(&mut dir.durable, &op);
         }
+        self.recorder.note(|| Entry::SyncDir(id));
         Ok(())
     }
-}
 
-/// Some legal content of a file after a crash.
-pub(super) fn torn(file: &FileNode, dice: &mut Dice) -> Vec<u8> {
-    let mut content = file.durable.clone();
-    // Sometimes nothing or everything was written back: the likeliest cases must be likely here too.
-    let odds = [0, 1, 4, 8, 8][dice.below(5)];
-    for op in &file.pending {
-        match op {
-            FileOp::SetLen(_) => {
-                if dice.below(8) < odds {
-                    apply_file(&mut content, op);
-                }
-            }
-            FileOp::Write(at, data) => {
-                let mut from = 0;
-                while from < data.len() {
-                    // Pieces end where sectors of the file end.
-                    let piece = (SECTOR - (at + from) % SECTOR).min(data.len() - from);
-                    if dice.below(8) < odds {
-                        let part = data[from..from + piece].to_vec();
-                        apply_file(&mut content, &FileOp::Write(at + from, part));
+    /// Makes everything durable, as far as the device takes it.
+    pub(super) fn sync_all(&mut self) -> io::Result<()> {
+        let failing = Self::count_down(&mut self.syncs_until_failure);
+        for node in self.nodes.values_mut() {
+            match node {
+                Node::File(file) => {
+                    for op in std::mem::take(&mut file.pending) {
+                        if !failing {
+                            apply_file(&mut file.durable, &op);
+                        }
                     }
-                    from += piece;
+                }
+                Node::Dir(dir) => {
+                    for op in std::mem::take(&mut dir.pending) {
+                        apply_dir(&mut dir.durable, &op);
+                    }
                 }
             }
         }
+        if failing {
+            self.syncs_until_failure = None;
+            return Err(device_error());
+        }
+        self.recorder.note(|| Entry::SyncAll);
+        Ok(())
     }
-    content
 }

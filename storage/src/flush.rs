@@ -57,6 +57,7 @@ impl<D: Disk> Held<D> {
         Held { dir: dir.clone(), file }
     }
 
+    #[track_caller]
     fn sync(&self, path: impl Fn() -> PathBuf) -> Result<(), FlushError> {
         let outcome = match &self.file {
             Some(file) => file.sync_data(),
@@ -80,6 +81,7 @@ impl<D: Disk> Drop for Held<D> {
 }
 
 impl<D: Disk> Dirty<D> {
+    #[track_caller]
     pub(crate) fn sync(&self) -> Result<(), FlushError> {
         match self {
             Dirty::Segment(segment, held) => held.sync(|| segment.path(Kind::Log)),
@@ -173,6 +175,7 @@ fn failed(path: &Path, error: &std::io::Error) -> FlushError {
     FlushError { path: path.to_path_buf(), reason: error.to_string() }
 }
 
+#[track_caller]
 fn sync_folder<D: Disk>(disk: &D, folder: &Path) -> Result<(), FlushError> {
     match disk.sync_dir(folder) {
         // Deleted meanwhile: nothing of it needs to last.
@@ -277,6 +280,7 @@ impl<D: Disk> Flusher<D> {
         jobs.iter().map(|job| outcome.clone().map(|()| job.end)).collect()
     }
 
+    #[track_caller]
     fn sync_whole(&self) -> Result<(), FlushError> {
         let mut failure = self.failure.lock();
         if let Some(failure) = &*failure {

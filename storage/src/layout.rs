@@ -198,6 +198,7 @@ pub fn parse_meta_properties(text: &str) -> Result<Identity, String> {
 
 /// Replaces a small file so that after a crash either the old or the new content is there: a temporary file,
 /// its bytes synced, renamed, the folder synced.
+#[track_caller]
 pub fn write_durably<D: Disk>(
     disk: &D,
     folder: &Path,
@@ -207,6 +208,17 @@ pub fn write_durably<D: Disk>(
     write_unsynced(disk, folder, name, content)?.sync_data().doing("flush", &folder.join(name))?;
     finish(disk, folder, name)?;
     disk.sync_dir(folder).doing("flush", folder)
+}
+
+/// Replaces a small file without a flush: for what is noticed when a crash loses or tears it, and made again.
+pub(crate) fn write_loosely<D: Disk>(
+    disk: &D,
+    folder: &Path,
+    name: &str,
+    content: &[u8],
+) -> Result<(), StorageError> {
+    write_unsynced(disk, folder, name, content)?;
+    finish(disk, folder, name)
 }
 
 /// First part of [`write_durably`]: the temporary file, not synced yet.

@@ -257,8 +257,8 @@ impl<D: Disk> Log<D> {
         let metadata = home.folder.join(layout::PARTITION_METADATA);
         let text = layout::format_partition_metadata(home.partition.topic);
         let file = disk.open(&metadata, OpenMode::Replace).doing("create", &metadata)?;
+        // Not flushed: nothing trusts it, and an open makes it again.
         write_all_at(&file, text.as_bytes(), 0).doing("write", &metadata)?;
-        pending.dirty.push(Dirty::Other(metadata, Held::new(&home.dir, Arc::new(file))));
         let active = Segment::create(home.clone(), start, reserve(&config))?;
         pending.folders.push(home.dir.path().to_path_buf());
         pending.folders.push(home.folder.clone());
@@ -551,7 +551,7 @@ impl<D: Disk> Log<D> {
         self.shared.home.dir.disk()
     }
 
-    fn segments(&self) -> Arc<Vec<Arc<Segment<D>>>> {
+    pub(crate) fn segments(&self) -> Arc<Vec<Arc<Segment<D>>>> {
         self.shared.segments.load_full()
     }
 }

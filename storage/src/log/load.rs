@@ -62,7 +62,9 @@ impl<D: Disk> Log<D> {
         now: WallTime,
     ) -> Result<(Log<D>, LoadReport), StorageError> {
         let home = home(dir, partition, &config);
+        // Below the log start nothing is promised any more.
         let promised = recovered.mark.max(recovered.synced);
+        let promised = if promised > recovered.log_start { promised } else { 0 };
         let listed = list(&home).and_then(|listing| {
             // Nobody else is at this log yet.
             if listing.has_rewritten {
@@ -74,7 +76,7 @@ impl<D: Disk> Log<D> {
         let listing = match listed {
             Ok(listing) => listing,
             Err(StorageError::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => {
-                if promised > recovered.log_start {
+                if promised > 0 {
                     return Err(StorageError::Missing(home.folder.clone()));
                 }
                 let log = Log::create(dir, partition, config, recovered.log_start, now)?;
@@ -85,7 +87,7 @@ impl<D: Disk> Log<D> {
         let mut bases = listing.segments.clone();
         drop_below_start(&home, &mut bases, &listing, recovered.log_start);
         if bases.is_empty() {
-            if promised > recovered.log_start {
+            if promised > 0 {
                 return Err(Damaged {
                     segment: layout::file_path(&home.folder, recovered.log_start, Kind::Log),
                     position: 0,
@@ -394,12 +396,8 @@ impl<D: Disk> Loader<'_, D> {
         if !right {
             self.rebuilt(SideFile::Metadata);
             let text = layout::format_partition_metadata(topic);
-            let _ = layout::write_durably(
-                self.log.disk(),
-                self.log.folder(),
-                layout::PARTITION_METADATA,
-                text.as_bytes(),
-            );
+            let (disk, folder) = (self.log.disk(), self.log.folder());
+            let _ = layout::write_loosely(disk, folder, layout::PARTITION_METADATA, text.as_bytes());
         }
     }
 

@@ -39,18 +39,12 @@ impl<D: Disk> Segment<D> {
         let folder = &self.home.folder;
         // Under these names others may read another segment's.
         let replaced = self.is_replaced();
-        let written = !replaced
-            && layout::write_durably(
-                self.disk(),
-                folder,
-                &layout::file_name(self.base, Kind::Index),
-                &offsets,
-            )
-            .and_then(|()| {
-                let name = layout::file_name(self.base, Kind::TimeIndex);
-                layout::write_durably(self.disk(), folder, &name, &times)
-            })
-            .is_ok();
+        // No reader waits for a flush: what a crash tears reads as zeros, which lead to the beginning at worst.
+        let write = |kind, content: &[u8]| {
+            layout::write_loosely(self.disk(), folder, &layout::file_name(self.base, kind), content)
+        };
+        let written =
+            !replaced && write(Kind::Index, &offsets).and_then(|()| write(Kind::TimeIndex, &times)).is_ok();
         if written {
             built.offsets_on_file = built.offsets.len();
             built.times_on_file = built.times.len();

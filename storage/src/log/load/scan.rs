@@ -28,6 +28,9 @@ impl<D: Disk> Loader<'_, D> {
         let first = (1..segments.len())
             .find(|next| segments[*next].base() >= self.recovered.synced)
             .map_or(segments.len() - 1, |next| next - 1);
+        // Segments below the log start are leftovers, and may have left holes.
+        let starts = segments.partition_point(|segment| segment.base() <= self.recovered.log_start);
+        let first = first.max(starts.saturating_sub(1));
         let base = segments[first].base();
         self.map_below(base)?;
         let mut expected = base;
@@ -269,14 +272,14 @@ impl<D: Disk> Loader<'_, D> {
             }
         }
         let disk = self.log.disk().clone();
-        let folder = self.log.folder().to_path_buf();
+        // Gone for good with the flush that follows an open; one that comes back in a crash before that is as
+        // much in doubt as it was.
         for later in segments[at + 1..].iter().rev() {
             self.report.cut_bytes += later.size();
             later.close_files();
             for kind in Kind::ALL {
                 let _ = disk.remove_file(&later.path(kind));
             }
-            disk.sync_dir(&folder).doing("flush", &folder)?;
         }
         self.log.pending.dirty.retain(|dirty| match dirty {
             Dirty::Segment(dirty, _) => segments[..=at].iter().any(|kept| Arc::ptr_eq(kept, dirty)),

@@ -291,3 +291,32 @@ fn the_log_start_may_lie_inside_of_a_batch() {
     assert_eq!(log.retain(100, NOW).unwrap().segments, 0, "Kafka keeps the active segment, too");
     assert_eq!(append(&mut log, &batch(1, 1, 5)).base_offset, 100);
 }
+
+/// A crash keeps any of the names that retention took away, and may lose that of the new segment.
+#[test]
+fn what_is_left_below_the_log_start_may_have_holes() {
+    use crate::disk::Disk;
+
+    for kept in 0..16 {
+        let disk = MemDisk::new();
+        let mut log = create(&disk, small());
+        for at in 0..9 {
+            append(&mut log, &batch(1, 500, at));
+        }
+        flush(&mut log);
+        log.set_config(LogConfig { retention_bytes: Some(0), ..small() });
+        let gone = segment_bases(&log);
+        assert_eq!(gone.len(), 3);
+        assert_eq!(log.retain(9, NOW).unwrap().start, 9);
+        let row = Recovered { mark: 9, synced: 9, log_start: 9, ..Recovered::default() };
+        let after = disk.crash(Crash::KeepAll);
+        for (at, base) in gone.iter().chain([&9]).enumerate() {
+            if kept & (1 << at) == 0 {
+                after.remove_file(&in_folder(*base, Kind::Log)).unwrap();
+            }
+        }
+        let (mut log, _) = open(&after, small(), row);
+        assert_eq!((log.start(), log.end()), (9, 9), "{kept:b}");
+        assert_eq!(append(&mut log, &batch(1, 10, 5)).base_offset, 9);
+    }
+}

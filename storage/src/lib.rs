@@ -7,6 +7,8 @@
 mod check;
 pub mod compaction;
 pub mod config;
+#[cfg(test)]
+mod crash;
 pub mod data_dir;
 pub mod disk;
 pub mod dump;

@@ -82,8 +82,6 @@ pub enum SideFile {
     Seal,
     /// `leader-epoch-checkpoint`.
     GenerationMap,
-    /// `partition.metadata`.
-    Metadata,
 }
 
 /// What opening a log found and did.

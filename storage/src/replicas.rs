@@ -25,7 +25,8 @@ use frame::{Change, UNIT};
 
 /// The file grows by so much at once, in zeros: an overwrite is cheaper to flush than a growing file, and what
 /// is written already needs no space on a full disk.
-const RESERVE: usize = 64 << 10;
+/// Less in tests of this package, which make the file thousands of times.
+const RESERVE: usize = if cfg!(test) { 4 << 10 } else { 64 << 10 };
 
 /// What must be durable about one copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

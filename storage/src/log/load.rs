@@ -394,7 +394,7 @@ impl<D: Disk> Loader<'_, D> {
                 layout::parse_partition_metadata(&String::from_utf8_lossy(&content)) == Some(topic)
             });
         if !right {
-            self.rebuilt(SideFile::Metadata);
+            // Not told of as rebuilt: it is never flushed, and nothing trusts it.
             let text = layout::format_partition_metadata(topic);
             let (disk, folder) = (self.log.disk(), self.log.folder());
             let _ = layout::write_loosely(disk, folder, layout::PARTITION_METADATA, text.as_bytes());

@@ -16,6 +16,7 @@ use crate::append::Origin;
 use crate::config::FlushPolicy;
 use crate::opening::{Decline, OpenRequest, Opener, Outcome};
 
+mod crash;
 mod opening;
 
 /// A clock that a test moves.

@@ -1,0 +1,94 @@
+//! Crash consistency, enumerated: stories of everything that storage does are told on a disk in memory that
+//! records them; at each moment of each story the machine stops in every way that [`crate::disk::mem::legal`]
+//! allows; whatever is left is recovered as the broker does and compared with what was promised.
+//!
+//! - [`oath`]: what was promised and what was written, moment by moment.
+//! - [`world`]: the operations, in the broker's order.
+//! - [`stories`]: the kinds of operations and their stories; **a new operation is a row there**.
+//! - [`recovery`]: a start on what a crash left, and the checks.
+//! - [`enumerate`]: the walk over the states of a story.
+//! - [`omissions`]: every sync and rename left out once, which the walk must notice.
+//!
+//! The normal run takes a sample where there are too many states for all of them. `FELIX_CRASH_STATES=20` makes
+//! it about twenty times as large.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use felix_protocol::time::WallTime;
+use parking_lot::Mutex;
+
+use crate::disk::mem::MemDisk;
+
+mod enumerate;
+mod oath;
+mod omissions;
+mod recovery;
+mod stories;
+mod world;
+
+use enumerate::{Depth, Tally, enumerate};
+use world::World;
+
+const NOW: WallTime = WallTime(1_000_000);
+
+type Outcome<T> = Result<T, String>;
+
+/// Does something on an empty disk, and records the part of it that is to be crashed.
+type Story = fn(&MemDisk) -> Outcome<World>;
+
+/// A kind of operation.
+struct Kind {
+    name: &'static str,
+    /// How many are tried at each moment that has too many for all of them.
+    sample: usize,
+    stories: &'static [Story],
+}
+
+/// How many times as large a sample is asked for.
+fn more() -> usize {
+    std::env::var("FELIX_CRASH_STATES").ok().and_then(|more| more.parse().ok()).unwrap_or(1).clamp(1, 1_000)
+}
+
+/// Does `work` on each of `items`, on as many threads as there are cores; the answers stand in their order.
+fn in_parallel<T: Sync, A: Send>(items: &[T], work: impl Fn(&T) -> A + Sync) -> Vec<A> {
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    let next = AtomicUsize::new(0);
+    let answers = Mutex::new(Vec::new());
+    std::thread::scope(|scope| {
+        for _ in 0..threads {
+            scope.spawn(|| {
+                loop {
+                    let at = next.fetch_add(1, Ordering::Relaxed);
+                    let Some(item) = items.get(at) else { break };
+                    let answer = work(item);
+                    answers.lock().push((at, answer));
+                }
+            });
+        }
+    });
+    let mut answers = answers.into_inner();
+    answers.sort_by_key(|(at, _)| *at);
+    answers.into_iter().map(|(_, answer)| answer).collect()
+}
+
+#[test]
+fn every_state_that_a_crash_may_leave_keeps_what_was_promised() {
+    let tallies = in_parallel(stories::KINDS, |kind| {
+        let mut tally = Tally::default();
+        for (at, story) in kind.stories.iter().enumerate() {
+            enumerate(*story, None, Depth::usual(kind.sample), &mut tally)
+                .map_err(|error| format!("{}, story {at}: {error}", kind.name))?;
+        }
+        Ok::<_, String>(tally)
+    });
+    let mut all = 0;
+    for (kind, tally) in stories::KINDS.iter().zip(tallies) {
+        let tally = tally.unwrap_or_else(|error| panic!("{error}"));
+        let (states, nested) = (tally.states.len(), tally.nested.len());
+        println!("{}: {states} states, {nested} of recoveries, {} ambiguous", kind.name, tally.ambiguous);
+        assert!(states >= 500, "{}: {states} states", kind.name);
+        all += states;
+    }
+    println!("{all} states");
+    assert!(all >= 10_000, "{all} states");
+}

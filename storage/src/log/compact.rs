@@ -222,6 +222,9 @@ pub(super) fn take_place<D: Disk>(
         gone(&path, disk.rename(&path, &deleted))?;
         left.push(deleted);
     }
+    // Names may reach the disk in any order, and once the last one has its place nothing tells of the others: one
+    // that came back then would overlap.
+    disk.sync_dir(folder).doing("flush", folder)?;
     let path = layout::file_path(folder, base, Kind::Log);
     gone(&path, disk.rename(&output::swap(&path), &path))?;
     Ok(left)

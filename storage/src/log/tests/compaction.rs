@@ -141,7 +141,11 @@ pub(super) fn check_files(disk: &MemDisk, log: &Log<MemDisk>) {
                 assert_eq!((seal.size, seal.crc), (content.len() as u64, crc32c::crc32c(&content)));
             }
             crate::seal::Found::Missing => {}
-            crate::seal::Found::Bad(reason) => panic!("{reason}"),
+            // It is not flushed: a crash may leave its length without its bytes.
+            crate::seal::Found::Bad(reason) => {
+                let found = disk.content(&in_folder(pair[0].base(), Kind::Seal)).unwrap();
+                assert!(found.iter().all(|byte| *byte == 0), "{reason}");
+            }
         }
     }
     let bytes: u64 = segments.iter().map(|segment| segment.size()).sum();

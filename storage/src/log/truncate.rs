@@ -113,12 +113,9 @@ impl<D: Disk> Log<D> {
         // It is written again when the segment is closed.
         remove_if_there(&disk, &last.path(Kind::TxnIndex))?;
         let file = last.file().doing("open", &path)?;
-        // A seal beside bytes that it does not describe would pass for damage, so its going is durable first.
-        // (With later segments, a crash in between finds none: the log ends in front of them.)
+        // The segment is the last one now: an open after a crash removes its seal without looking at it. It is
+        // gone for good with the map's flush below, before anything is written behind the cut.
         last.discard_seal(false).doing("remove", &last.path(Kind::Seal))?;
-        if !was_active {
-            disk.sync_dir(&folder).doing("flush", &folder)?;
-        }
         file.set_len(position).doing("cut", &path)?;
         // Everything that stays becomes durable here, so `synced` may be believed at the new end.
         for dirty in std::mem::take(&mut self.pending.dirty) {

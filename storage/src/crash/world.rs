@@ -306,7 +306,7 @@ impl World {
         let mut builder = BatchBuilder::new().producer(producer, 0, sequence);
         let times: Vec<i64> = (0..records).map(|at| 1_000 + end + at).collect();
         for time in &times {
-            builder.push(*time, None, Some(&vec![7; 90]));
+            builder.push(*time, None, Some(&[7; 90]));
         }
         self.append(partition, &builder.build().unwrap(), &times)
     }

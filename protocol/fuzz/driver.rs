@@ -7,6 +7,10 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+
+/// One target at a time: what is allocated is counted for the whole process.
+static ALONE: Mutex<()> = Mutex::new(());
 
 /// What one input may be: beyond it, inputs tell nothing new and cost time.
 const MOST_BYTES: usize = 16 << 10;
@@ -31,10 +35,12 @@ pub const NOT_KEPT: &str = "recorded ";
 /// A named input.
 pub type Input = (String, Vec<u8>);
 
-/// Runs `target` over `corpus/<name>` of the package's fuzz folder, over `seeds`, and over mutations of both.
-/// `allocated` tells all bytes ever allocated; nothing else may allocate meanwhile.
-pub fn run(fuzz: &Path, target: &Target, seeds: Vec<Input>, allocated: impl Fn() -> usize) {
-    let folder = fuzz.join("corpus").join(target.name);
+/// Runs `target` over `fuzz/corpus/<name>` of the package in the folder `package`, over `seeds`, and over mutations
+/// of both. `allocated` tells all bytes ever allocated by this process.
+pub fn run(package: &str, target: &Target, seeds: fn() -> Vec<Input>, allocated: impl Fn() -> usize) {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let seeds = seeds();
+    let folder = Path::new(package).join("fuzz/corpus").join(target.name);
     if std::env::var_os("FELIX_BLESS").is_some() {
         std::fs::create_dir_all(&folder).expect("the corpus can be written");
         for (name, bytes) in seeds.iter().filter(|(name, _)| !name.starts_with(NOT_KEPT)) {

@@ -5,7 +5,6 @@
 use std::alloc::System;
 use std::io::Write;
 use std::path::Path;
-use std::sync::Mutex;
 
 use cap::Cap;
 use felix_protocol::batch::{BatchBuilder, Codec, HEADER_BYTES, Header};
@@ -20,13 +19,8 @@ use driver::{Input, Target};
 #[global_allocator]
 static ALLOCATOR: Cap<System> = Cap::new(System, usize::MAX);
 
-/// One target at a time: they count what is allocated.
-static ALONE: Mutex<()> = Mutex::new(());
-
 fn run(target: &Target, seeds: fn() -> Vec<Input>) {
-    let _alone = ALONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-    let fuzz = Path::new(env!("CARGO_MANIFEST_DIR")).join("fuzz");
-    driver::run(&fuzz, target, seeds(), || ALLOCATOR.total_allocated());
+    driver::run(env!("CARGO_MANIFEST_DIR"), target, seeds, || ALLOCATOR.total_allocated());
 }
 
 /// A batch of each codec, with keys, nulls and headers.

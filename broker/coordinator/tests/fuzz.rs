@@ -3,8 +3,6 @@
 #![expect(clippy::unwrap_used, clippy::panic, reason = "all of this file is a test")]
 
 use std::alloc::System;
-use std::path::Path;
-use std::sync::Mutex;
 
 use bytes::{BufMut, Bytes, BytesMut};
 use cap::Cap;
@@ -20,13 +18,8 @@ use driver::{Input, Target};
 #[global_allocator]
 static ALLOCATOR: Cap<System> = Cap::new(System, usize::MAX);
 
-/// One target at a time: they count what is allocated.
-static ALONE: Mutex<()> = Mutex::new(());
-
 fn run(target: &Target, seeds: fn() -> Vec<Input>) {
-    let _alone = ALONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-    let fuzz = Path::new(env!("CARGO_MANIFEST_DIR")).join("fuzz");
-    driver::run(&fuzz, target, seeds(), || ALLOCATOR.total_allocated());
+    driver::run(env!("CARGO_MANIFEST_DIR"), target, seeds, || ALLOCATOR.total_allocated());
 }
 
 /// Writes Kafka's plain and compact encodings.

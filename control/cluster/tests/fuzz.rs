@@ -3,7 +3,6 @@
 #![expect(clippy::panic, reason = "all of this file is a test")]
 
 use std::alloc::System;
-use std::path::Path;
 
 use cap::Cap;
 use felix_cluster::config::table::Resource;
@@ -60,6 +59,5 @@ fn configs() {
         fixed_bytes: 64 << 20,
         bytes_per_byte: 20_000,
     };
-    let fuzz = Path::new(env!("CARGO_MANIFEST_DIR")).join("fuzz");
-    driver::run(&fuzz, &target, seeds(), || ALLOCATOR.total_allocated());
+    driver::run(env!("CARGO_MANIFEST_DIR"), &target, seeds, || ALLOCATOR.total_allocated());
 }

@@ -98,6 +98,20 @@ impl Joined {
     }
 }
 
+/// What became of the only partition in an answer to OffsetCommit, versions 3 to 7: its error code.
+pub fn commit_error(mut answer: R) -> Result<i16> {
+    answer.i32()?;
+    let errors = answer.each(|topic| {
+        topic.str()?;
+        topic.each(|partition| {
+            partition.i32()?;
+            partition.i16()
+        })
+    })?;
+    answer.end()?;
+    errors.into_iter().flatten().next().context("no partition in the answer to OffsetCommit")
+}
+
 impl Connection {
     /// Waits until the group's coordinator is there and has loaded it.
     pub fn coordinator(&mut self, group: &str) -> Result<()> {
@@ -202,17 +216,7 @@ impl Connection {
     ) -> Result<i16> {
         let body = W::new().str(group).i32(generation).str(member).nstr(None).array(1).str(topic);
         let body = body.array(1).i32(0).i64(offset).i32(-1).nstr(Some(metadata));
-        let mut answer = self.call(key::OFFSET_COMMIT, 7, &body)?;
-        answer.i32()?;
-        let topics = answer.each(|topic| {
-            topic.str()?;
-            topic.each(|partition| {
-                partition.i32()?;
-                partition.i16()
-            })
-        })?;
-        answer.end()?;
-        topics.into_iter().flatten().next().context("no partition in the answer to OffsetCommit")
+        commit_error(self.call(key::OFFSET_COMMIT, 7, &body)?)
     }
 
     /// Commits from outside any group generation.

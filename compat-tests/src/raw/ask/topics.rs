@@ -6,7 +6,7 @@ use anyhow::{Context, Result, bail};
 
 use super::code;
 use crate::raw::conn::{Connection, key};
-use crate::raw::wire::W;
+use crate::raw::wire::{R, W};
 use crate::wait;
 
 /// A partition in Metadata.
@@ -35,21 +35,27 @@ pub struct TopicSeen {
     pub partitions: Vec<PartitionSeen>,
 }
 
+/// Reads an answer to Metadata, versions 9 to 12, up to its topics.
+pub fn before_topics(answer: &mut R) -> Result<()> {
+    answer.i32()?;
+    answer.ceach(|broker| {
+        broker.i32()?;
+        broker.cstr()?;
+        broker.i32()?;
+        broker.cnstr()?;
+        broker.tags()
+    })?;
+    answer.cnstr()?;
+    answer.i32()?;
+    Ok(())
+}
+
 impl Connection {
     /// Metadata version 12 of one topic, by name or (with a null name) by id.
     pub fn topic(&mut self, name: Option<&str>, id: [u8; 16], auto_create: bool) -> Result<TopicSeen> {
         let body = W::new().carray(1).raw(&id).cnstr(name).tags().bool(auto_create).bool(false).tags();
         let mut answer = self.call(key::METADATA, 12, &body)?;
-        answer.i32()?;
-        answer.ceach(|broker| {
-            broker.i32()?;
-            broker.cstr()?;
-            broker.i32()?;
-            broker.cnstr()?;
-            broker.tags()
-        })?;
-        answer.cnstr()?;
-        answer.i32()?;
+        before_topics(&mut answer)?;
         let mut topics = answer.ceach(|topic| {
             let (error, name, id) = (topic.i16()?, topic.cnstr()?, topic.uuid()?);
             topic.bool()?;

@@ -7,6 +7,7 @@ use anyhow::{Context, Result};
 use crate::raw::Case;
 use crate::raw::ask::code;
 use crate::raw::ask::records::{Fetch, Want};
+use crate::raw::ask::topics::before_topics;
 use crate::raw::batch::Batch;
 use crate::raw::conn::{Connection, key};
 use crate::raw::expect::{equal, holds, one_of};
@@ -169,16 +170,7 @@ fn early_ids(stage: &mut Stage) -> Result<()> {
                 body = body.bool(false);
             }
             let mut answer = to.call(key::METADATA, version, &body.bool(false).tags())?;
-            answer.i32()?;
-            answer.ceach(|broker| {
-                broker.i32()?;
-                broker.cstr()?;
-                broker.i32()?;
-                broker.cnstr()?;
-                broker.tags()
-            })?;
-            answer.cnstr()?;
-            answer.i32()?;
+            before_topics(&mut answer)?;
             equal("topics", answer.carray()?, 1)?;
             equal(&format!("version {version} with {what}"), answer.i16()?, code::INVALID_REQUEST)?;
         }

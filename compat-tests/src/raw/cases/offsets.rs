@@ -7,7 +7,7 @@ use anyhow::{Context, Result};
 use super::groups::{end_join, pair, single, start_join, wait_rebalance};
 use crate::raw::Case;
 use crate::raw::ask::code;
-use crate::raw::ask::groups::Join;
+use crate::raw::ask::groups::{Join, commit_error};
 use crate::raw::conn::{Connection, key};
 use crate::raw::expect::{equal, holds};
 use crate::raw::stage::Stage;
@@ -55,17 +55,7 @@ pub const CASES: &[Case] = &[
 /// OffsetCommit version 4, whose client says how long its offsets are to be kept: the partition's error code.
 fn commit_for(to: &mut Connection, group: &str, topic: &str, offset: i64, keep_ms: i64) -> Result<i16> {
     let body = W::new().str(group).i32(-1).str("").i64(keep_ms).array(1).str(topic);
-    let mut answer = to.call(key::OFFSET_COMMIT, 4, &body.array(1).i32(0).i64(offset).nstr(None))?;
-    answer.i32()?;
-    let errors = answer.each(|topic| {
-        topic.str()?;
-        topic.each(|partition| {
-            partition.i32()?;
-            partition.i16()
-        })
-    })?;
-    answer.end()?;
-    errors.into_iter().flatten().next().context("no partition in the answer to OffsetCommit")
+    commit_error(to.call(key::OFFSET_COMMIT, 4, &body.array(1).i32(0).i64(offset).nstr(None))?)
 }
 
 /// A member of a group that is subscribed to a topic, and an offset that it committed.

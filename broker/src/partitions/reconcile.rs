@@ -217,7 +217,6 @@ impl Reconciler {
             let named = view.partition(partition).filter(|_| view.topic(&partition.topic).is_some());
             let Some(state) = named else {
                 gone.push(*partition);
-                self.partitions.led.forget(partition);
                 continue;
             };
             match (state.led_by(node, session), self.held.get(partition)) {
@@ -394,7 +393,10 @@ impl Reconciler {
     fn delete(&mut self, partitions: Vec<PartitionId>) {
         let mut given_up = Vec::new();
         for partition in partitions {
-            let Some(held) = self.held.remove(&partition) else { continue };
+            let Some(held) = self.held.remove(&partition) else {
+                self.partitions.led.forget(&partition);
+                continue;
+            };
             let (answer, copy) = crossbeam_channel::bounded(1);
             self.partitions.lane_of(&partition).send(Message::GiveUp { partition, answer });
             given_up.push((partition, copy, held.config.log.file_delete_delay_ms));
@@ -402,7 +404,10 @@ impl Reconciler {
         for (partition, copy, delay_ms) in given_up {
             let delay = Duration::from_millis(u64::try_from(delay_ms).unwrap_or(0));
             // An error means that the lane is gone: the next start deletes the copy.
-            if let Ok(copy) = copy.recv() {
+            let copy = copy.recv();
+            // Only now: whoever sees that the partition is not led any more sees its writes refused, too.
+            self.partitions.led.forget(&partition);
+            if let Ok(copy) = copy {
                 self.removed(partition, copy.map(|copy| copy.delete()), delay);
             }
         }

@@ -260,12 +260,13 @@ impl<S: Store> Executor<S> {
     /// The next transaction: the controller's decisions and the jobs', as many as fit, no key written twice.
     fn gather(&mut self) -> Round {
         let limit = self.store.batch_limit();
-        let mut round = Round { room: limit.operations, bytes: limit.bytes, ..Round::default() };
+        let mut round =
+            Round { slots: limit.decisions, room: limit.operations, bytes: limit.bytes, ..Round::default() };
         // Jobs must not starve behind a long list of promotions.
-        let share = if self.jobs.is_empty() { limit.operations } else { limit.operations / 2 };
+        let most = (limit.operations / CONTROLLER_OPERATIONS).min(limit.decisions);
+        let share = if self.jobs.is_empty() { most } else { most / 2 };
         let standings = Standings::new();
-        for decision in self.controller.decide(&self.view, &standings, (share / CONTROLLER_OPERATIONS).max(1))
-        {
+        for decision in self.controller.decide(&self.view, &standings, share.max(1)) {
             round.take(decision);
         }
         round.controllers = round.decisions.len();
@@ -299,9 +300,10 @@ impl<S: Store> Executor<S> {
         let told = match error {
             StoreError::Unknown(what) => ControlError::Unknown(what.clone()),
             StoreError::Unavailable(what) => ControlError::Unavailable(what.clone()),
-            StoreError::Compacted(_) | StoreError::Damaged(_) | StoreError::Failed(_) => {
-                ControlError::Unavailable(error.to_string())
-            }
+            StoreError::Compacted(_)
+            | StoreError::Damaged(_)
+            | StoreError::Failed(_)
+            | StoreError::WentBack { .. } => ControlError::Unavailable(error.to_string()),
         };
         for job in &round.jobs {
             self.jobs[*job].fail(told.clone());
@@ -335,7 +337,9 @@ impl<S: Store> Executor<S> {
                     }
                 }
                 Err(StoreError::Compacted(_)) => {}
-                Err(StoreError::Failed(_) | StoreError::Damaged(_)) => return settled,
+                Err(StoreError::Failed(_) | StoreError::Damaged(_) | StoreError::WentBack { .. }) => {
+                    return settled;
+                }
             }
             let command = tokio::select! {
                 command = commands.recv() => command,
@@ -418,6 +422,7 @@ struct Round {
     controllers: usize,
     jobs: Vec<usize>,
     written: BTreeSet<Key>,
+    slots: usize,
     room: usize,
     bytes: usize,
 }
@@ -425,11 +430,12 @@ struct Round {
 impl Round {
     fn fits(&self, decision: &Decision) -> bool {
         let free = decision.writes().iter().all(|write| !self.written.contains(write.key()));
-        let room = decision.operations() <= self.room && weight(decision) <= self.bytes;
+        let room = self.slots > 0 && decision.operations() <= self.room && weight(decision) <= self.bytes;
         free && (room || self.decisions.is_empty())
     }
 
     fn take(&mut self, decision: Decision) {
+        self.slots = self.slots.saturating_sub(1);
         self.room = self.room.saturating_sub(decision.operations());
         self.bytes = self.bytes.saturating_sub(weight(&decision));
         self.written.extend(decision.writes().iter().map(|write| write.key().clone()));

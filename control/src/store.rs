@@ -4,6 +4,7 @@
 //! contract is the intersection of what etcd and one local file can promise, so that nothing above this line
 //! knows which of the two it has.
 
+use std::fmt;
 use std::future::Future;
 use std::sync::Arc;
 
@@ -12,6 +13,8 @@ use felix_cluster::state::Revision;
 use thiserror::Error;
 
 pub mod embedded;
+mod judge;
+pub mod memory;
 
 /// Why a store did not answer.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
@@ -31,6 +34,44 @@ pub enum StoreError {
     /// It cannot be trusted any more in this process's life: bytes that it was told to keep may be lost.
     #[error("the control store failed: {0}")]
     Failed(String),
+    /// It is older than what it has told before, or another one. What was decided since may be lost, so nothing
+    /// more is decided.
+    #[error(
+        "the control store went back: it is {found} now and was {seen} before; it was restored from a backup, or the \
+         endpoints lead to another store"
+    )]
+    WentBack {
+        /// The furthest that was seen.
+        seen: Position,
+        /// What it says now.
+        found: Position,
+    },
+}
+
+/// Which store answers, and how far it has come. Neither changes for the worse in the life of a cluster.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Position {
+    /// Which store: etcd's cluster id; 0 for the embedded one, which its directory names.
+    pub store: u64,
+    /// Its newest revision.
+    pub revision: Revision,
+}
+
+impl fmt::Display for Position {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "store {:016x} at revision {}", self.store, self.revision)
+    }
+}
+
+impl Position {
+    /// Takes in what an answer says; refused where that is less than `self` (of before the request was sent).
+    fn follow(&mut self, found: Position) -> Result<(), StoreError> {
+        if found.store != self.store || found.revision < self.revision {
+            return Err(StoreError::WentBack { seen: *self, found });
+        }
+        self.revision = found.revision;
+        Ok(())
+    }
 }
 
 /// A key's value with its revision.
@@ -65,10 +106,19 @@ pub struct After {
 /// What a transaction did.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Committed {
-    /// Its revision; where no decision landed, the store's at that moment.
+    /// Its revision; where it wrote nothing, the store's at that moment, or a later one.
     pub revision: Revision,
     /// Which decisions landed, in their order.
     pub landed: Vec<bool>,
+}
+
+/// What an exchange did and found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Exchanged {
+    /// What became of its decision.
+    pub committed: Committed,
+    /// The keys that were asked for, in their order, as they are after it.
+    pub found: Vec<Option<Entry>>,
 }
 
 /// The changes of one transaction.
@@ -80,9 +130,23 @@ pub struct Batch {
     pub changes: Vec<Change>,
 }
 
+impl Batch {
+    /// What a watch of `prefix` is told of it.
+    fn narrowed(self: &Arc<Batch>, prefix: &str) -> Arc<Batch> {
+        let concerns = |change: &&Change| change.key.starts_with(prefix);
+        if self.changes.iter().all(|change| concerns(&change)) {
+            return Arc::clone(self);
+        }
+        let changes = self.changes.iter().filter(concerns).cloned().collect();
+        Arc::new(Batch { revision: self.revision, changes })
+    }
+}
+
 /// How much one transaction may carry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BatchLimit {
+    /// Decisions.
+    pub decisions: usize,
     /// Compares and writes, over all decisions.
     pub operations: usize,
     /// Bytes of values.
@@ -113,11 +177,24 @@ pub trait Store {
     ) -> impl Future<Output = Result<Self::Watch, StoreError>>;
 
     /// Carries out several independent decisions at once, each if its own compares hold at the state *before* the
-    /// transaction; one that loses fails none of the others. Of two that write the same key, the second loses.
+    /// transaction; one that loses fails none of the others. One that writes what an earlier one of them writes
+    /// loses, whatever became of the earlier one.
     fn commit(&mut self, decisions: &[Decision]) -> impl Future<Output = Result<Committed, StoreError>>;
+
+    /// Carries out one decision and reads a few keys in the same transaction: as they are right after it, whether it
+    /// landed or not.
+    fn exchange(
+        &mut self,
+        decision: &Decision,
+        reads: &[&str],
+    ) -> impl Future<Output = Result<Exchanged, StoreError>>;
 
     /// How much one transaction may carry.
     fn batch_limit(&self) -> BatchLimit;
+
+    /// How far the answers of this handle have shown the store to have come. To be remembered over restarts: a store
+    /// that is behind it is not to be believed.
+    fn position(&self) -> Position;
 
     /// Lets go of everything, durably.
     fn close(&mut self) -> impl Future<Output = Result<(), StoreError>>;

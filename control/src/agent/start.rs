@@ -80,7 +80,8 @@ fn remedy(error: &StoreError) -> &'static str {
         StoreError::Unavailable(_)
         | StoreError::Unknown(_)
         | StoreError::Compacted(_)
-        | StoreError::Failed(_) => "",
+        | StoreError::Failed(_)
+        | StoreError::WentBack { .. } => "",
     }
 }
 

@@ -12,7 +12,7 @@ use tokio::sync::oneshot;
 use super::*;
 use crate::executor::job::Wanted;
 use crate::store::embedded::{Embedded, EmbeddedWatch};
-use crate::store::{After, BatchLimit, Committed, Entry, Page};
+use crate::store::{After, BatchLimit, Committed, Entry, Exchanged, Page, Position};
 
 /// A store that loses answers: by the next number of the script a transaction goes well (0), is refused (1), happens
 /// without a word (2), or does not happen without a word (3). It takes few operations at once, as etcd does.
@@ -53,8 +53,16 @@ impl Store for Lossy {
         }
     }
 
+    async fn exchange(&mut self, decision: &Decision, reads: &[&str]) -> Result<Exchanged, StoreError> {
+        self.inner.exchange(decision, reads).await
+    }
+
     fn batch_limit(&self) -> BatchLimit {
-        BatchLimit { operations: 24, bytes: 4096 }
+        BatchLimit { decisions: 24, operations: 24, bytes: 4096 }
+    }
+
+    fn position(&self) -> Position {
+        self.inner.position()
     }
 
     async fn close(&mut self) -> Result<(), StoreError> {

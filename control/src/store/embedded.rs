@@ -8,19 +8,22 @@
 //! On a full disk a decision may still have to be made, above all the one that lets a node restart. For that some
 //! room is kept in a file beside ([`RESERVE_NAME`]), which is given up when a write finds none.
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use felix_cluster::decision::{Change, Compare, Decision, Write};
+use felix_cluster::decision::{Change, Decision, Write};
 use felix_cluster::state::Revision;
 use felix_storage::disk::{Disk, DiskFile, OpenMode, is_full};
 use redb::{Builder, Database, DatabaseError, ReadableDatabase, TableDefinition, TableError};
 use tokio::sync::mpsc;
 
-use super::{After, Batch, BatchLimit, Committed, Entry, Page, Store, StoreError, Watch};
+use super::judge::judge;
+use super::{
+    After, Batch, BatchLimit, Committed, Entry, Exchanged, Page, Position, Store, StoreError, Watch,
+};
 
 mod backend;
 
@@ -196,7 +199,7 @@ impl<D: Disk> Embedded<D> {
     fn tell(&mut self, changes: Vec<Change>) {
         let batch = Arc::new(Batch { revision: self.revision, changes });
         // A watch that does not keep up loses its sender, and learns from that to list anew.
-        self.watchers.retain(|watcher| watcher.to.try_send(narrowed(&batch, &watcher.prefix)).is_ok());
+        self.watchers.retain(|watcher| watcher.to.try_send(batch.narrowed(&watcher.prefix)).is_ok());
         self.history_bytes += weight(&batch);
         self.history.push_back(batch);
         while self.history.len() > HISTORY_BATCHES || self.history_bytes > HISTORY_BYTES {
@@ -210,15 +213,6 @@ impl<D: Disk> Embedded<D> {
 fn weight(batch: &Batch) -> usize {
     let bytes = |change: &Change| change.key.len() + change.value.as_ref().map_or(0, Vec::len) + 64;
     batch.changes.iter().map(bytes).sum()
-}
-
-fn narrowed(batch: &Arc<Batch>, prefix: &str) -> Arc<Batch> {
-    let concerns = |change: &&Change| change.key.starts_with(prefix);
-    if batch.changes.iter().all(|change| concerns(&change)) {
-        return Arc::clone(batch);
-    }
-    let changes = batch.changes.iter().filter(concerns).cloned().collect();
-    Arc::new(Batch { revision: batch.revision, changes })
 }
 
 /// Makes the tables of a new file, checks those of an old one; returns the newest revision.
@@ -290,30 +284,10 @@ fn page(
     Ok((found, false))
 }
 
-/// Which decisions' compares hold. A decision that writes what an earlier one writes loses.
-fn judge(database: &Database, decisions: &[Decision]) -> Result<Vec<bool>, redb::Error> {
+/// Which decisions land on what the file holds now.
+fn judged(database: &Database, decisions: &[Decision]) -> Result<Vec<bool>, redb::Error> {
     let entries = database.begin_read()?.open_table(ENTRIES)?;
-    let mut written = BTreeSet::new();
-    let mut landed = Vec::with_capacity(decisions.len());
-    for decision in decisions {
-        let mut holds = true;
-        for compare in decision.compares() {
-            let found = entries.get(compare.key().to_string().as_str())?;
-            let found = found.map(|stored| split(stored.value())).transpose()?;
-            holds &= match compare {
-                Compare::Revision(_, wanted) => {
-                    found.map_or(Revision::ABSENT, |entry| entry.revision) == *wanted
-                }
-                Compare::Value(_, wanted) => found.is_some_and(|entry| entry.value == *wanted),
-            };
-        }
-        holds = holds && decision.writes().iter().all(|write| !written.contains(write.key()));
-        if holds {
-            written.extend(decision.writes().iter().map(Write::key));
-        }
-        landed.push(holds);
-    }
-    Ok(landed)
+    judge(decisions, |key| entries.get(key)?.map(|stored| split(stored.value())).transpose())
 }
 
 /// Writes decisions that have won; returns what changed.
@@ -377,14 +351,14 @@ impl<D: Disk> Store for Embedded<D> {
         let (to, from) = mpsc::channel(WATCH_BATCHES);
         for batch in self.history.iter().filter(|batch| batch.revision > after) {
             // The history is shorter than the channel.
-            to.try_send(narrowed(batch, prefix)).map_err(|_| StoreError::Compacted(after))?;
+            to.try_send(batch.narrowed(prefix)).map_err(|_| StoreError::Compacted(after))?;
         }
         self.watchers.push(Watcher { prefix: prefix.to_owned(), to });
         Ok(EmbeddedWatch { from, told: after })
     }
 
     async fn commit(&mut self, decisions: &[Decision]) -> Result<Committed, StoreError> {
-        let landed = judge(self.database()?, decisions).map_err(|error| self.give_up(&error))?;
+        let landed = judged(self.database()?, decisions).map_err(|error| self.give_up(&error))?;
         let winners: Vec<&Decision> =
             decisions.iter().zip(&landed).filter(|(_, landed)| **landed).map(|(won, _)| won).collect();
         if winners.iter().all(|winner| winner.writes().is_empty()) {
@@ -411,10 +385,25 @@ impl<D: Disk> Store for Embedded<D> {
         }
     }
 
+    async fn exchange(&mut self, decision: &Decision, reads: &[&str]) -> Result<Exchanged, StoreError> {
+        let committed = self.commit(std::slice::from_ref(decision)).await?;
+        let mut found = Vec::with_capacity(reads.len());
+        for key in reads {
+            // Nobody writes in between. What was written stays so where the reading fails.
+            let read = self.get(key).await;
+            found.push(read.map_err(|error| StoreError::Unknown(error.to_string()))?);
+        }
+        Ok(Exchanged { committed, found })
+    }
+
     fn batch_limit(&self) -> BatchLimit {
         // Enough for a flush to weigh little, and little enough that what ten thousand partitions need in passing does not
         // stay with the allocator.
-        BatchLimit { operations: 4_096, bytes: 2 << 20 }
+        BatchLimit { decisions: 4_096, operations: 4_096, bytes: 2 << 20 }
+    }
+
+    fn position(&self) -> Position {
+        Position { store: 0, revision: self.revision }
     }
 
     async fn close(&mut self) -> Result<(), StoreError> {

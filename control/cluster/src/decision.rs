@@ -85,6 +85,14 @@ impl Decision {
         self
     }
 
+    /// Then `key` gets bytes that are no JSON.
+    #[must_use]
+    pub fn put_bytes(mut self, key: Key, value: Vec<u8>) -> Decision {
+        debug_assert!(self.writes.iter().all(|write| *write.key() != key), "{key} is written twice");
+        self.writes.push(Write::Put(key, value));
+        self
+    }
+
     /// Then `key` goes.
     #[must_use]
     pub fn delete(mut self, key: Key) -> Decision {

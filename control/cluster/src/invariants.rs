@@ -1,12 +1,15 @@
 //! What must hold of control state, one check a number, used by assertions and property tests. The numbers are
-//! those of `docs/invariants.md`; those that begin with K concern the keys alone.
+//! those of `docs/invariants.md`; those that begin with K concern the keys alone,
+//! those with S sessions.
 
 use std::collections::BTreeSet;
 
-use felix_protocol::ids::BrokerId;
+use felix_protocol::ids::{BrokerId, SessionId};
+use felix_protocol::time::MonoTime;
 use thiserror::Error;
 
 use crate::keys::folded;
+use crate::lease::{Reading, Terms};
 use crate::state::{Last, Partition};
 use crate::view::View;
 
@@ -83,6 +86,22 @@ fn named_lawfully(before: &Partition, after: &Partition, broker: BrokerId) -> bo
     let named = after.leader.and_then(|leader| leader.log);
     let clean = before.promotable().iter().any(|pair| pair.broker == broker && Some(pair.log) == named);
     clean || before.untouched() || after.unclean_at == Some(after.generation)
+}
+
+/// What a session's holder believes at the moment at which the store ends that session, and ever after: that its lease
+/// is over. So the leases of two sessions of one node, or of two leaders of one partition, never overlap. `until` is the
+/// end of the lease and `now` the time, both by the holder's clock.
+pub fn check_ended_session(session: SessionId, until: MonoTime, now: MonoTime) -> Result<(), Broken> {
+    hold("S1", until <= now, || {
+        format!("session {session} was ended with {:?} of its lease left", until.since(now))
+    })
+}
+
+/// What a fence rests on: the node that writes it has beaten itself all the while, so that it was not the store that was
+/// silent. `last` is its own last confirmed beat.
+pub fn check_fence(last: Reading, now: Reading, terms: Terms) -> Result<(), Broken> {
+    let ago = now.longest_since(last);
+    hold("S2", ago <= terms.gap(), || format!("a fence is written {ago:?} after the own last confirmed beat"))
 }
 
 /// What all keys together must say once a controller has been through them.

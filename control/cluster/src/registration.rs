@@ -6,11 +6,15 @@
 use felix_protocol::ids::{BrokerId, SessionId, Uuid};
 use thiserror::Error;
 
+pub use entry::{Entry, Looked, Step};
+
 use crate::decision::Decision;
 use crate::features;
 use crate::keys::Key;
 use crate::state::{Beat, Cluster, Node, NodeState};
 use crate::view::View;
+
+mod entry;
 
 /// What this process knows of its directory's earlier lives.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

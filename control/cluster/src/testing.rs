@@ -7,10 +7,12 @@ use felix_protocol::ids::{BrokerId, Generation, LogId, PartitionId, SessionId, T
 use crate::controller::Controller;
 use crate::decision::{Change, Compare, Decision, Write};
 use crate::eligible::{self, Report, Tenure, Unlawful};
+use crate::heartbeat;
 use crate::invariants::{check_partition, check_step};
+use crate::keys::Key;
 use crate::promotion::Standings;
 use crate::registration::{self, Past};
-use crate::state::{Node, NodeState, Pair, Partition, Revision};
+use crate::state::{Beat, Node, NodeState, Pair, Partition, Revision, decode};
 use crate::topics::{self, CreateRefused, CreatedTopic, NewTopic};
 use crate::view::View;
 
@@ -80,6 +82,20 @@ impl World {
     /// The node's session.
     pub(crate) fn session(&self, id: i32) -> SessionId {
         self.view.broker(BrokerId(id)).unwrap().node.session
+    }
+
+    /// When the node's newest beat was written.
+    pub(crate) fn beat_revision(&self, id: i32) -> Revision {
+        self.stored[&Key::Beat(BrokerId(id)).to_string()].0
+    }
+
+    /// The node beats once more.
+    pub(crate) fn beat(&mut self, id: i32) {
+        let (key, node) = (Key::Beat(BrokerId(id)).to_string(), self.view.broker(BrokerId(id)).unwrap());
+        let mut beat: Beat = decode(&key, &self.stored[&key].1).unwrap();
+        beat.counter += 1;
+        let decision = heartbeat::decision(BrokerId(id), node.revision, &beat);
+        assert!(self.commit(&decision));
     }
 
     fn set_state(&mut self, id: i32, state: NodeState) {

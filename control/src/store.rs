@@ -13,6 +13,7 @@ use felix_cluster::state::Revision;
 use thiserror::Error;
 
 pub mod embedded;
+pub mod etcd;
 mod judge;
 pub mod memory;
 
@@ -202,8 +203,9 @@ pub trait Store {
 
 /// A running watch.
 pub trait Watch {
-    /// The next transaction. Every revision that a commit has returned reaches every watch, without changes where
-    /// it wrote nothing under the prefix. An error ends the watch: list anew.
+    /// The next transaction. Every revision that a commit or an exchange of this process has returned is reached by
+    /// every watch of it, without changes where nothing under the prefix was written. An error ends the watch: list
+    /// anew.
     ///
     /// Cancel-safe: a batch is lost only if it was returned.
     fn next(&mut self) -> impl Future<Output = Result<Arc<Batch>, StoreError>>;

@@ -13,6 +13,7 @@ use felix_cluster::state::Revision;
 use parking_lot::Mutex;
 use tokio::sync::watch;
 
+use super::etcd::LIMIT;
 use super::judge::judge;
 use super::{
     After, Batch, BatchLimit, Committed, Entry, Exchanged, Page, Position, Store, StoreError, Watch,
@@ -25,9 +26,6 @@ pub use link::{Counts, Fate, Link, Reach};
 pub use state::Snapshot;
 
 use state::State;
-
-/// What etcd takes at once.
-const LIMIT: BatchLimit = BatchLimit { decisions: 96, operations: 1_024, bytes: 1 << 20 };
 
 /// The store itself; clones are the same store.
 #[derive(Clone)]

@@ -176,7 +176,7 @@ impl Etcd {
         let mut way = Way::new(config)?;
         let probe = RangeRequest { key: format!("{prefix}{NUDGE}").into_bytes(), ..RangeRequest::default() };
         let answer: RangeResponse = way.read(RANGE, &probe).await.map_err(not_read)?;
-        let unheard = || StoreError::Unavailable(format!("{}: an answer has no header", way.place()));
+        let unheard = || StoreError::Unavailable("an answer has no header".to_owned());
         let found = position(&answer.header.ok_or_else(unheard)?);
         seen.unwrap_or(found).follow(found)?;
         let shared = Shared { seen: Mutex::new(found), expected: watch::Sender::default() };

@@ -161,12 +161,35 @@ pub fn leader_moves(server: &Path) -> String {
 /// A member that neither answers nor goes away: requests and watches find another.
 pub fn member_frozen(server: &Path) -> String {
     let mut cluster = Cluster::start(server, 3);
+    block_on(whoever_gives_up_early_finds_another_member(&cluster));
     under_load(&mut cluster, 6, async |cluster, run, round| {
         let at = usize::try_from(round % 3).unwrap();
         cluster.freeze(at, true);
         run.progress(50).await;
         cluster.freeze(at, false);
     })
+}
+
+/// A caller with less patience than the store drops its request; the next one does not go the same way.
+async fn whoever_gives_up_early_finds_another_member(cluster: &Cluster) {
+    let frozen = (cluster.leader() + 1) % 3;
+    let endpoints = [frozen, (frozen + 1) % 3].map(|at| cluster.endpoints()[at].clone()).to_vec();
+    let patient = EtcdConfig { endpoints, timeout: Duration::from_secs(60), ..cluster.config("/early") };
+    let mut stores = Vec::new();
+    // Each begins at one of the two.
+    for _ in 0..8 {
+        stores.push(Etcd::connect(patient.clone(), None).await.unwrap());
+    }
+    cluster.freeze(frozen, true);
+    let mut given_up = 0;
+    for store in &mut stores {
+        if tokio::time::timeout(TIMEOUT, store.get("/cluster")).await.is_err() {
+            given_up += 1;
+            assert_eq!(bounded(store.get("/cluster")).await, Ok(None));
+        }
+    }
+    cluster.freeze(frozen, false);
+    eprintln!("{given_up} of {} gave up early", stores.len());
 }
 
 /// Without a majority nothing is answered, and nothing is claimed; with it everything goes on, over the same handle.

@@ -24,7 +24,7 @@ use super::{Etcd, Expected, NUDGE, Shared, behind, named, number, revision};
 use crate::store::{Batch, Position, StoreError, Watch};
 
 /// Transactions that are kept for a reader who is slow; behind them etcd waits.
-const BATCHES: usize = 1024;
+const BATCHES: usize = 64;
 /// How long a revision that was heard of may be missing before the nudge is written. Where our own keys change all
 /// the time, as with beats, the next change says the same.
 const NUDGE_AFTER: Duration = Duration::from_millis(30);

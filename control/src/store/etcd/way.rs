@@ -8,6 +8,7 @@ use std::error::Error as _;
 use std::sync::Arc;
 use std::time::Duration;
 
+use felix_protocol::ids::Uuid;
 use http::uri::PathAndQuery;
 use prost::Message;
 use tonic::client::Grpc;
@@ -47,6 +48,26 @@ pub(super) enum Failure {
 }
 
 impl Failure {
+    /// With what went wrong at other endpoints first.
+    fn after(self, before: &[String]) -> Failure {
+        self.told(|what| {
+            let others = before.iter().filter(|other| **other != what);
+            others.fold(what.clone(), |told, other| format!("{other}; {told}"))
+        })
+    }
+
+    /// The same in other words.
+    fn told(self, tell: impl FnOnce(String) -> String) -> Failure {
+        match self {
+            Failure::Elsewhere(what) => Failure::Elsewhere(tell(what)),
+            Failure::Refused(what) => Failure::Refused(tell(what)),
+            Failure::Token(what) => Failure::Token(tell(what)),
+            Failure::TooLarge(what) => Failure::TooLarge(tell(what)),
+            Failure::Open(what) => Failure::Open(tell(what)),
+            Failure::Compacted => Failure::Compacted,
+        }
+    }
+
     pub(super) fn what(self) -> String {
         match self {
             Failure::Elsewhere(what)
@@ -65,6 +86,8 @@ pub(super) struct Way {
     endpoints: Arc<[Endpoint]>,
     timeout: Duration,
     at: usize,
+    /// An attempt is under way; if it still is when the next one begins, its caller has given it up.
+    pending: bool,
     channel: Option<Channel>,
     token: Option<MetadataValue<tonic::metadata::Ascii>>,
 }
@@ -76,6 +99,7 @@ impl Clone for Way {
             endpoints: Arc::clone(&self.endpoints),
             timeout: self.timeout,
             at: self.at,
+            pending: false,
             channel: None,
             token: self.token.clone(),
         }
@@ -92,8 +116,11 @@ impl Way {
             endpoints.push(endpoint(given, &config)?);
         }
         let timeout = config.timeout;
+        // Brokers with the same list begin at different places of it.
+        let (start, _) = Uuid::new_v4().as_u64_pair();
+        let at = usize::try_from(start % endpoints.len() as u64).unwrap_or(0);
         let (config, endpoints) = (Arc::new(config), endpoints.into());
-        Ok(Way { config, endpoints, timeout, at: 0, channel: None, token: None })
+        Ok(Way { config, endpoints, timeout, at, pending: false, channel: None, token: None })
     }
 
     /// The same with another bound on each attempt.
@@ -114,14 +141,22 @@ impl Way {
         self.channel = None;
     }
 
-    /// One attempt at a request, at the present endpoint.
-    pub(super) async fn call<Q, A>(&mut self, path: &'static str, request: Q) -> Result<A, Failure>
+    /// One attempt at a request, at the present endpoint; at the next one where the attempt before was given up by whoever
+    /// waited for it.
+    async fn call<Q, A>(&mut self, path: &'static str, request: Q) -> Result<A, Failure>
     where
         Q: Message + Send + Sync + Clone + 'static,
         A: Message + Default + Send + Sync + 'static,
     {
-        self.authenticate().await?;
-        self.unary(path, request).await
+        if std::mem::replace(&mut self.pending, true) {
+            self.move_on();
+        }
+        let answered = match self.authenticate().await {
+            Ok(()) => self.unary(path, request).await,
+            Err(failure) => Err(failure),
+        };
+        self.pending = false;
+        answered
     }
 
     /// A read, which does no harm when it is carried out twice: tried until an endpoint answers, each once (a single
@@ -157,6 +192,7 @@ impl Way {
         // Where there is only one, it may be a connection of before its restart that fails.
         let mut left = self.endpoints.len().max(2);
         let mut fresh_token = false;
+        let mut before = Vec::new();
         loop {
             let failure = match self.call(path, request.clone()).await {
                 Ok(answer) => return Ok(answer),
@@ -173,8 +209,9 @@ impl Way {
             }
             left -= 1;
             if left == 0 || !again(&failure) {
-                return Err(failure);
+                return Err(failure.after(&before));
             }
+            before.push(failure.what());
         }
     }
 
@@ -200,21 +237,8 @@ impl Way {
 
     /// A failure with the endpoint's name.
     pub(super) fn placed(&self, failure: Failure) -> Failure {
-        let at = self.place();
-        let told = |what| format!("{at}: {what}");
-        match failure {
-            Failure::Elsewhere(what) => Failure::Elsewhere(told(what)),
-            Failure::Refused(what) => Failure::Refused(told(what)),
-            Failure::Token(what) => Failure::Token(told(what)),
-            Failure::TooLarge(what) => Failure::TooLarge(told(what)),
-            Failure::Open(what) => Failure::Open(told(what)),
-            Failure::Compacted => Failure::Compacted,
-        }
-    }
-
-    /// The present endpoint.
-    pub(super) fn place(&self) -> &str {
-        &self.config.endpoints[self.at]
+        let at = &self.config.endpoints[self.at];
+        failure.told(|what| format!("{at}: {what}"))
     }
 
     /// A new token will be asked for.

@@ -123,6 +123,9 @@ table! {
     halted: IntGauge = "felix_broker_replication_halted" []
         "Copies on this broker that have stopped for good; `/replication/halted` lists them"
         ? "Does a copy need an operator?";
+    damaged: IntGauge = "felix_damaged_places" []
+        "Places in logs that were found damaged since the start: reads of them fail; the broker's log names file and position"
+        ? "Has the disk damaged records?";
     losses: IntCounter = "felix_broker_loss_events_total" []
         "Times that a copy in doubt was promoted here because nobody held more: acknowledged records may be missing"
         ? "Were acknowledged records lost?";

@@ -201,6 +201,7 @@ impl Starting {
                 .with_context(|| format!("meta.properties: directory.id = \"{}\"", identity.directory_id))?,
             None => TopicId::random(),
         };
+        directory::tell_of_damage(&dir);
         let (replicas, report) = Replicas::open(&dir).context("the table of copies")?;
         let doubted = settle_identities(&replicas, &report, boot_id.as_u128())?;
         directory::tell_of_table(&report, &doubted);
@@ -344,6 +345,7 @@ async fn settled(partition: &PartitionHandle) {
 /// What the HTTP listener shows.
 struct Pages {
     node: Arc<Node>,
+    dir: DataDir<OsDisk>,
     ready: Arc<AtomicBool>,
 }
 
@@ -353,22 +355,17 @@ impl http::Pages for Pages {
     }
 
     fn sick(&self) -> Option<String> {
-        let mut words = Vec::new();
-        let halted = self.node.partitions.halted().len();
-        if halted > 0 {
-            words.push(format!("{halted} copies are halted"));
-        }
-        if let Some(first) = self.node.partitions.damage() {
-            let damaged = self.node.partitions.scrubbed().damaged;
-            words.push(format!("{damaged} closed segments are damaged: {first}"));
-        }
-        (!words.is_empty()).then(|| words.join("; "))
+        let halted = self.node.partitions.halted();
+        let halted = (!halted.is_empty()).then(|| format!("{} copies are halted", halted.len()));
+        let sick: Vec<String> = halted.into_iter().chain(directory::damage(&self.dir)).collect();
+        (!sick.is_empty()).then(|| sick.join("; "))
     }
 
     fn metrics(&self) -> String {
         let count = |count: usize| i64::try_from(count).unwrap_or(i64::MAX);
         self.node.metrics.partitions.set(count(self.node.partitions.count()));
         self.node.metrics.halted.set(count(self.node.partitions.halted().len()));
+        self.node.metrics.damaged.set(count(self.dir.damage().all().len()));
         let losses = &self.node.metrics.losses;
         losses.inc_by(self.node.partitions.losses().saturating_sub(losses.get()));
         let flushes = self.node.partitions.flushes();
@@ -426,7 +423,11 @@ impl Pages {
 
 impl Server {
     fn serve_http(&self, bound: Bound) {
-        let pages = Arc::new(Pages { node: Arc::clone(&self.node), ready: Arc::clone(&self.ready) });
+        let pages = Arc::new(Pages {
+            node: Arc::clone(&self.node),
+            dir: self.dir.clone(),
+            ready: Arc::clone(&self.ready),
+        });
         tasks::spawn("http", http::serve(bound.into_listener(), pages, self.node.closing.clone()));
     }
 

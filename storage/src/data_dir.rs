@@ -7,6 +7,7 @@ use std::sync::Arc;
 use felix_protocol::ids::PartitionId;
 
 use crate::config::Limits;
+use crate::damage::DamageBook;
 use crate::disk::{self, Disk};
 use crate::error::{Doing, StorageError};
 use crate::handles::Handles;
@@ -39,6 +40,7 @@ struct Inner<D: Disk> {
     limits: Limits,
     handles: Handles<D>,
     tail: Arc<TailBudget>,
+    damage: DamageBook,
     _lock: D::Lock,
 }
 
@@ -70,6 +72,7 @@ impl<D: Disk> DataDir<D> {
                 limits,
                 handles: Handles::new(limits.open_files),
                 tail: TailBudget::new(limits.tail_bytes),
+                damage: DamageBook::default(),
                 _lock: lock,
             }),
         })
@@ -143,6 +146,11 @@ impl<D: Disk> DataDir<D> {
     /// The bounds shared by its logs.
     pub fn limits(&self) -> Limits {
         self.inner.limits
+    }
+
+    /// What was found damaged in it.
+    pub fn damage(&self) -> &DamageBook {
+        &self.inner.damage
     }
 
     /// Bytes of recent batches held in memory.

@@ -9,6 +9,7 @@ pub mod compaction;
 pub mod config;
 #[cfg(test)]
 mod crash;
+pub mod damage;
 pub mod data_dir;
 pub mod disk;
 pub mod dump;

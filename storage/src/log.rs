@@ -21,7 +21,7 @@ use crate::compaction::Progress;
 use crate::config::LogConfig;
 use crate::data_dir::DataDir;
 use crate::disk::{Disk, OpenMode, write_all_at};
-use crate::error::{Doing, FlushError, ReadError, StorageError};
+use crate::error::{Damaged, Doing, FlushError, ReadError, StorageError};
 use crate::flush::{Dirty, FlushJob, Held, SideWrite};
 use crate::layout::{self, Kind};
 use crate::producers::{Producers, snapshot};
@@ -65,7 +65,8 @@ pub struct Recovered {
     /// Everything below was flushed ([`crate::Replica::synced`]).
     pub synced: Offset,
     /// Allows cutting a tail that a power loss left ambiguous: unreadable, above mark and `synced`, with
-    /// readable batches behind it. The caller gave the copy a new log id.
+    /// readable batches behind it; and opening although what was promised is damaged: that is left as it is, and the
+    /// log goes on behind it. The caller gave the copy a new log id.
     pub cut_ambiguous: bool,
 }
 
@@ -93,6 +94,9 @@ pub struct LoadReport {
     pub cut_bytes: u64,
     /// Side files that were missing or wrong, and rebuilt.
     pub rebuilt: Vec<SideFile>,
+    /// What is damaged or gone in the log although it was promised: reads of it fail, everything else goes on. The
+    /// caller gives the copy a new log id, unless it has done so already.
+    pub damage: Vec<Damaged>,
 }
 
 /// What an append did.

@@ -203,18 +203,22 @@ impl<D: Disk, C: Clock + Clone> Opener<D, C> {
             mark: before.mark,
             log_start: before.log_start,
             synced: before.synced,
-            cut_ambiguous: request.unclean,
+            // While nothing was acknowledged, nothing can be missing.
+            cut_ambiguous: request.unclean || request.named.is_none(),
         };
         let config = request.config.log.clone();
         match Log::open(&self.dir, request.partition, config, recovered, self.clock.wall()) {
             // It holds records of a generation that the table says it never accepted: the table is of an earlier
             // time, and what it says of this copy with it.
             Ok((log, _)) if is_newer(&log, &before) => Err(self.doubted(request, row)),
+            Ok((_, report)) if !report.damage.is_empty() && !recovered.cut_ambiguous => {
+                Err(self.doubted(request, row))
+            }
             Ok((log, report)) => Ok((log, row, report)),
             // A crash came between the row and the folder; nothing was acknowledged from it.
             Err(StorageError::Missing(_)) if request.named.is_none() => self.create_again(request),
             Err(StorageError::Missing(_)) => Err(self.lost(request, row)),
-            Err(StorageError::Damaged(damage)) if !damage.promised => Err(self.doubted(request, row)),
+            Err(StorageError::Damaged(_)) if !recovered.cut_ambiguous => Err(self.doubted(request, row)),
             Err(error) => Err(Outcome::Failed(error)),
         }
     }
@@ -238,7 +242,8 @@ impl<D: Disk, C: Clock + Clone> Opener<D, C> {
         }
     }
 
-    /// A power loss left a tail that cannot be told from damage. The bytes stay under a new identity.
+    /// Part of what was promised is damaged, or a power loss left a tail that cannot be told from damage. The bytes
+    /// stay under a new identity.
     fn doubted<W>(&self, request: &OpenRequest, row: Replica) -> Outcome<D, C, W> {
         let row = with_new_id(row);
         let ticket = self.replicas.stage(request.partition, row);

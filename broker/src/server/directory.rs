@@ -20,6 +20,25 @@ pub(super) fn identity(dir: &DataDir<OsDisk>) -> Result<Option<Identity>> {
     }
 }
 
+/// Has damage told where it is found, once a place.
+pub(super) fn tell_of_damage(dir: &DataDir<OsDisk>) {
+    dir.damage().listen(|damaged| {
+        tracing::error!(
+            file = %damaged.segment.display(), position = damaged.position, offset = damaged.offset,
+            reason = damaged.reason,
+            "a log is damaged: reads of these records fail, nothing was cut and everything else is served; check the \
+             disk, and put the file back from a copy while the broker is stopped"
+        );
+    });
+}
+
+/// What keeps the data directory from being whole, if anything does.
+pub(super) fn damage(dir: &DataDir<OsDisk>) -> Option<String> {
+    let found = dir.damage().all();
+    let first = found.first()?;
+    Some(format!("{} places in logs are damaged, the first: {first}", found.len()))
+}
+
 /// What the table of copies had to say about itself.
 pub(super) fn tell_of_table(report: &ReplicasReport, doubted: &[Doubted]) {
     if let Some(why) = report.lost {

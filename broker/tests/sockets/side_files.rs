@@ -312,3 +312,61 @@ fn a_folder_that_went_is_shown_and_heals_when_it_is_put_back() {
     broker.eventually("all records are back", |broker| holds_all(broker, RECORDS));
     broker.eventually("healthy", |broker| broker.page("/healthz").starts_with("HTTP/1.1 200"));
 }
+
+/// The error code of a fetch of the topic's only partition.
+fn code(answer: &[u8], topic: &str) -> i16 {
+    let at = 4 + 4 + 2 + topic.len() + 4 + 4;
+    i16::from_be_bytes([answer[at], answer[at + 1]])
+}
+
+#[test]
+fn damaged_records_are_shown_and_everything_else_is_served_and_a_file_put_back_heals() {
+    const CORRUPT_MESSAGE: i16 = 2;
+    let scene = scene(false);
+    for how in [Harm::Flipped, Harm::Half, Harm::Garbage, Harm::Missing] {
+        let directory = tempfile::tempdir().unwrap();
+        let data = directory.path().join("data");
+        copy(scene.now.path(), &data);
+        // One of the two topics; which one is seen by what it holds.
+        let folder = fs::read_dir(&data)
+            .unwrap()
+            .flatten()
+            .find(|entry| entry.path().join("partition.metadata").exists());
+        let log = folder.unwrap().path().join("00000000000000000000.log");
+        let right = fs::read(&log).unwrap();
+        let hit = TOPICS
+            .iter()
+            .find(|topic| right.windows(topic.len()).any(|window| window == topic.as_bytes()))
+            .unwrap();
+        let whole = TOPICS.iter().find(|topic| *topic != hit).unwrap();
+        harm(&log, how, Path::new("/nowhere"));
+        let broker = Broker::start_in(directory, &[]);
+        let case = format!("{how:?}");
+        broker.eventually(&case, |broker| {
+            let last = i64::from(RECORDS) - 1;
+            code(&broker.connect().ask(FETCH, 4, 1, &fetch(hit, last, 0, 0)), hit) == CORRUPT_MESSAGE
+                || code(&broker.connect().ask(FETCH, 4, 1, &fetch(hit, 3, 0, 0)), hit) == CORRUPT_MESSAGE
+                || code(&broker.connect().ask(FETCH, 4, 1, &fetch(hit, 2, 0, 0)), hit) == CORRUPT_MESSAGE
+        });
+        let page = broker.page("/healthz");
+        assert!(page.starts_with("HTTP/1.1 503") && page.contains("damaged"), "{case}: {page}");
+        assert!(broker.metric("felix_damaged_places") > 0, "{case}");
+        let other = broker.connect().ask(FETCH, 4, 1, &fetch(whole, 0, 0, 0));
+        assert_eq!(code(&other, whole), 0, "{case}");
+        // Behind the damage it goes on, at the next offset.
+        let answer = broker.connect().ask(PRODUCE, 3, 2, &produce(hit, -1, b"behind"));
+        let at = 4 + 2 + hit.len() + 4 + 4;
+        assert_eq!(answer[at..at + 2], [0, 0], "{case}: {answer:?}");
+        assert_eq!(answer[at + 2..at + 10], i64::from(RECORDS).to_be_bytes(), "{case}");
+        let directory = broker.kill();
+        // What was begun behind the damage stays where it is.
+        if how == Harm::Half {
+            let log = directory.path().join("data").join(log.strip_prefix(&data).unwrap());
+            fs::write(log, &right).unwrap();
+            let broker = Broker::start_in(directory, &[]);
+            broker.eventually("all records are back", |broker| holds_all(broker, RECORDS));
+            let page = broker.page("/healthz");
+            assert!(page.starts_with("HTTP/1.1 200"), "{page}");
+        }
+    }
+}

@@ -21,15 +21,16 @@ use crate::compaction::checkpoint;
 use crate::config::LogConfig;
 use crate::data_dir::{DataDir, SIDE_FILE_LIMIT};
 use crate::disk::{self, Disk};
-use crate::error::{Damaged, Doing, StorageError};
+use crate::error::{Damaged, Doing, ReadError, StorageError};
 use crate::index::{OffsetEntry, TimeEntry};
 use crate::layout::{self, Kind};
 use crate::producers::{Producers, snapshot};
 use crate::seal::{self, Found, Running};
-use crate::segment::walk::{Broken, Walk};
+use crate::segment::walk::{Broken, Step, Walk};
 use crate::segment::{Home, Segment};
 
 mod adopt;
+mod damage;
 mod scan;
 mod swap;
 
@@ -108,8 +109,15 @@ impl<D: Disk> Log<D> {
         }
         let end = segments.last().map_or(0, |last| last.base());
         let mut log = Log::assemble(home, config, segments, end, now);
-        let mut loader =
-            Loader { log: &mut log, recovered, promised, listing, now, report: LoadReport::default() };
+        let mut loader = Loader {
+            log: &mut log,
+            recovered,
+            promised,
+            listing,
+            now,
+            good: 0,
+            report: LoadReport::default(),
+        };
         loader.load()?;
         let report = loader.report;
         Ok((log, report))
@@ -160,10 +168,14 @@ impl<D: Disk> Log<D> {
                 continue;
             }
             let file = segment.file().doing("open", &path)?;
-            let position =
-                if from > segment.base() { segment.position_for(from).map_err(of_reading)? } else { 0 };
+            let position = if from > segment.base() { segment.position_for(from) } else { Ok(0) };
+            let position = match position {
+                // Met again, and noted, on the way from the beginning.
+                Err(ReadError::Damaged(_)) => 0,
+                other => other.map_err(of_reading)?,
+            };
             let mut walk = Walk::new(&*file, position, segment.size(), segment.base());
-            while let Some(step) = walk.next_header().map_err(|broken| of_walk(segment, broken))? {
+            while let Some(step) = self.next_header(segment, &mut walk)? {
                 let header = step.header;
                 if header.last_offset() < from {
                     continue;
@@ -184,19 +196,35 @@ impl<D: Disk> Log<D> {
     }
 
     /// The generation map as the batches of all segments say.
-    fn map_from_batches(&self) -> Result<GenerationMap, StorageError> {
+    pub(super) fn map_from_batches(&self) -> Result<GenerationMap, StorageError> {
         let mut map = GenerationMap::default();
         for segment in self.segments().iter() {
             let path = segment.path(Kind::Log);
             let file = segment.file().doing("open", &path)?;
             let mut walk = Walk::new(&*file, 0, segment.size(), segment.base());
-            while let Some(step) = walk.next_header().map_err(|broken| of_walk(segment, broken))? {
+            while let Some(step) = self.next_header(segment, &mut walk)? {
                 if let Some(generation) = step.header.generation {
                     map.begin(generation, step.header.base_offset);
                 }
             }
         }
         Ok(map)
+    }
+
+    /// The next batch of a segment; none behind damage, which is noted: it must not keep the rest from opening.
+    fn next_header(
+        &self,
+        segment: &Segment<D>,
+        walk: &mut Walk<'_, D::File>,
+    ) -> Result<Option<Step>, StorageError> {
+        match walk.next_header() {
+            Ok(step) => Ok(step),
+            Err(broken @ Broken::Io(_)) => Err(of_walk(segment, broken)),
+            Err(Broken::Batch { position, reason }) => {
+                self.shared.home.dir.damage().note(&segment.damaged(position, segment.base(), reason));
+                Ok(None)
+            }
+        }
     }
 }
 
@@ -272,13 +300,15 @@ struct Loader<'a, D: Disk> {
     promised: Offset,
     listing: Listing,
     now: WallTime,
+    /// Where the readable part of the last segment ends, if a scan found that it does not end with the file.
+    good: u64,
     report: LoadReport,
 }
 
 impl<D: Disk> Loader<'_, D> {
     fn load(&mut self) -> Result<(), StorageError> {
         self.metadata();
-        let start = self.recovered.log_start.max(self.log.start());
+        let start = self.first_offset();
         self.log.shared.start.store(start, Ordering::Release);
         let trusted = self.recovered.clean && self.trust_last_segment()?;
         let closed = self.log.segments().len() - 1;
@@ -287,7 +317,7 @@ impl<D: Disk> Loader<'_, D> {
         self.compare_seals(flushed)?;
         self.remove_stray_snapshots();
         if self.log.end < self.promised {
-            return Err(self.ends_early());
+            self.go_on_behind(self.ends_early())?;
         }
         if self.log.end < start {
             self.restart_at(start)?;
@@ -335,17 +365,21 @@ impl<D: Disk> Loader<'_, D> {
             let found = seal::read(self.log.disk(), self.log.folder(), segment.base());
             // What is no seal, the scrub replaces.
             let Found::Seal(seal) = found else { continue };
+            self.compare_joint(segment, segments.get(at + 1), &seal);
             if seal.size == segment.size() || seal.open && seal.size < segment.size() {
                 continue;
             }
             let mut checker = Checker::new(segment.base(), segments.get(at + 1).map(|next| next.base()));
             match check::run(segment, &mut checker).doing("read", &segment.path(Kind::Log))? {
                 Ok(()) => {}
-                Err(fault) => return Err(segment.damaged(fault.position, fault.offset, fault.reason).into()),
+                Err(fault) => {
+                    self.found(segment.damaged(fault.position, fault.offset, fault.reason));
+                    continue;
+                }
             }
             match checker.judge(&found) {
                 Verdict::Damaged(fault) => {
-                    return Err(segment.damaged(fault.position, fault.offset, fault.reason).into());
+                    self.found(segment.damaged(fault.position, fault.offset, fault.reason));
                 }
                 Verdict::BadSeal(_) | Verdict::Unsealed | Verdict::Sealed => {
                     self.rebuilt(SideFile::Seal);
@@ -368,7 +402,7 @@ impl<D: Disk> Loader<'_, D> {
         }
     }
 
-    fn ends_early(&self) -> StorageError {
+    fn ends_early(&self) -> Damaged {
         Damaged {
             segment: self.log.active.path(Kind::Log),
             position: self.log.position,
@@ -376,7 +410,6 @@ impl<D: Disk> Loader<'_, D> {
             promised: true,
             reason: format!("the log ends there, {} was promised", self.promised),
         }
-        .into()
     }
 
     fn rebuilt(&mut self, side: SideFile) {

@@ -156,7 +156,14 @@ impl<D: Disk> Shared<D> {
                 let segments = self.segments.load();
                 let at = segments.partition_point(|segment| segment.base() <= from).saturating_sub(1);
                 // The last batch of a segment may lie below `from` where compaction left a gap.
+                let mut before: Option<&Arc<Segment<D>>> = None;
                 for segment in segments.iter().skip(at) {
+                    if segment.base() > from && !may_leave_room(before, segment) {
+                        let (holder, position) =
+                            before.map_or((segment, 0), |before| (before, before.size()));
+                        let reason = format!("segment {} follows where {from} was due", segment.base());
+                        return Err(holder.damaged(position, from, reason).into());
+                    }
                     let damage = segment.damage().filter(|damage| damage.offset < limit);
                     let limit = damage.map_or(limit, |damage| damage.offset);
                     if let Some(damage) = damage.filter(|_| from >= limit) {
@@ -169,6 +176,7 @@ impl<D: Disk> Shared<D> {
                     if let Some(damage) = damage {
                         return Err(damage.clone().into());
                     }
+                    before = Some(segment);
                 }
                 Ok(Read { next: from, ..Read::default() })
             },
@@ -210,6 +218,9 @@ impl<D: Disk> Shared<D> {
                     let moved = matches!(&error, ReadError::Io { source, .. }
                         if source.kind() == io::ErrorKind::NotFound);
                     if !changed && !moved {
+                        if let ReadError::Damaged(damaged) = &error {
+                            self.home.dir.damage().note(damaged);
+                        }
                         return Err(error);
                     }
                     last = error;
@@ -218,6 +229,12 @@ impl<D: Disk> Shared<D> {
         }
         Err(last)
     }
+}
+
+/// Segments join without a gap, also where they were compacted; only a leap in offsets that no one segment could
+/// hold leaves room between two.
+pub(super) fn may_leave_room<D: Disk>(before: Option<&Arc<Segment<D>>>, next: &Segment<D>) -> bool {
+    before.is_some_and(|before| next.base() - before.base() > i64::from(i32::MAX))
 }
 
 /// What a reader asks of one segment.

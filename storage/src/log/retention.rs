@@ -208,6 +208,7 @@ impl<D: Disk> Log<D> {
             // Files that are open serve the readers that hold them, and then close.
             for segment in gone {
                 segment.close_files();
+                self.shared.home.dir.damage().forget(&segment.path(Kind::Log));
             }
         }
         Retired {
@@ -264,6 +265,7 @@ pub(crate) fn delete_folder<D: Disk>(
     name.push(format!(".{random}{}", layout::DELETED_FOLDER));
     let to = PathBuf::from(name);
     dir.disk().rename(folder, &to).doing("rename", folder)?;
+    dir.damage().forget(folder);
     dir.disk().sync_dir(dir.path()).doing("flush", dir.path())?;
     Ok(Deleted::new(dir.clone(), to))
 }

@@ -15,6 +15,7 @@ use crate::flush::{FlushMode, Flusher};
 mod aborted;
 mod append;
 mod compaction;
+mod damage;
 mod files;
 mod flushing;
 mod fuzzed;

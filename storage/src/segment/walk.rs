@@ -147,6 +147,17 @@ pub(crate) fn valid_batch_after<F: DiskFile>(
     end: u64,
     floor: Offset,
 ) -> io::Result<Option<Offset>> {
+    let found = valid_batch_at_or_after(file, from, end, floor)?;
+    Ok(found.map(|step| step.header.base_offset))
+}
+
+/// The same, with where it is.
+pub(crate) fn valid_batch_at_or_after<F: DiskFile>(
+    file: &F,
+    from: u64,
+    end: u64,
+    floor: Offset,
+) -> io::Result<Option<Step>> {
     /// Bytes whose CRC is computed at most: garbage that looks like headers must not cost a start.
     const EFFORT: u64 = 256 << 20;
     let mut effort = 0;
@@ -181,11 +192,11 @@ pub(crate) fn valid_batch_after<F: DiskFile>(
             effort += header.bytes as u64;
             if effort > EFFORT {
                 // Cannot tell; the safe answer is that something follows.
-                return Ok(Some(header.base_offset));
+                return Ok(Some(Step { position: at + start as u64, header }));
             }
             let whole = crate::disk::read_up_to(file, header.bytes, at + start as u64)?;
             if batch::verify_crc(&header, &whole).is_ok() {
-                return Ok(Some(header.base_offset));
+                return Ok(Some(Step { position: at + start as u64, header }));
             }
         }
         at += starts as u64;

@@ -14,7 +14,7 @@ use crate::disk::{self, Disk, DiskFile, OpenMode, read_up_to, write_all_at};
 use crate::error::{Damaged, Doing, StorageError};
 use crate::flush::{Dirty, Held, SideWrite};
 use crate::layout::{self, Kind};
-use crate::producers::snapshot;
+use crate::producers::{Producers, snapshot};
 use crate::seal::{self, Running};
 use crate::segment::Segment;
 use crate::segment::walk::{Broken, Walk, valid_batch_after};
@@ -43,24 +43,43 @@ impl<D: Disk> Loader<'_, D> {
             let leap = segment.base() - segments[at.saturating_sub(1)].base() > i64::from(i32::MAX);
             if segment.base() != expected && at > first && !(leap && segment.base() > expected) {
                 let reason = format!("segment {} follows where {expected} was due", segment.base());
-                stopped = Some((at - 1, segments[at - 1].size(), reason));
-                break;
+                if !self.passes_over(expected, Some(segment)) {
+                    stopped = Some((at - 1, segments[at - 1].size(), reason));
+                    break;
+                }
+                self.found(segments[at - 1].damaged(segments[at - 1].size(), expected, reason));
+                self.log.producers = Producers::default();
+                expected = segment.base();
             }
             if at > first {
                 self.snapshot_at(segment.base());
             }
             let leapt = at > first && segment.base() != expected;
             let (running, broken) = self.scan_segment(segment, &mut expected)?;
-            checksums.push((running, expected));
-            if leapt && running.size() == 0 {
-                // The batch that the leap was made for never came to the disk, so the log ends before it.
-                let reason = broken.unwrap_or_else(|| "nothing stands behind a leap in offsets".to_string());
-                stopped = Some((at - 1, segments[at - 1].size(), reason));
+            // The batch that a leap was made for never came to the disk: the log ends before it.
+            let nothing = leapt && running.size() == 0;
+            let broken =
+                broken.or_else(|| nothing.then(|| "nothing stands behind a leap in offsets".to_string()));
+            let Some(reason) = broken else {
+                checksums.push((Some(running), expected));
+                continue;
+            };
+            let next = segments.get(at + 1);
+            if !self.passes_over(expected, next) {
+                checksums.push((Some(running), expected));
+                stopped = Some(if nothing {
+                    (at - 1, segments[at - 1].size(), reason)
+                } else {
+                    (at, running.size(), reason)
+                });
                 break;
             }
-            if let Some(reason) = broken {
-                stopped = Some((at, running.size(), reason));
-                break;
+            checksums.push((None, expected));
+            self.found(segment.damaged(running.size(), expected, reason));
+            self.log.producers = Producers::default();
+            match next {
+                Some(next) => expected = next.base(),
+                None => self.good = running.size(),
             }
         }
         self.log.end = expected;
@@ -90,7 +109,9 @@ impl<D: Disk> Loader<'_, D> {
         for (segment, (running, next)) in segments[first..last].iter().zip(&checksums) {
             let indexes = segment.complete_indexes();
             self.log.mark_others_dirty(indexes);
-            self.log.stage_seal(&running.seal(segment.base(), *next, false));
+            if let Some(running) = running {
+                self.log.stage_seal(&running.seal(segment.base(), *next, false));
+            }
             self.log.stage_aborted(segment);
         }
         for segment in &segments[first..=last] {
@@ -99,7 +120,7 @@ impl<D: Disk> Loader<'_, D> {
                 let _ = self.log.disk().remove_file(&segment.path(Kind::TxnIndex));
             }
         }
-        self.log.running = checksums.get(last - first).map(|(running, _)| *running);
+        self.log.running = checksums.get(last - first).and_then(|(running, _)| *running);
         self.log.touched = true;
         if self.listing.seals.contains(&segments[last].base()) {
             // It is written to again; a seal that came back later would describe other bytes.
@@ -108,6 +129,14 @@ impl<D: Disk> Loader<'_, D> {
                 .doing("remove", &path)?;
         }
         Ok(first)
+    }
+
+    /// Whether damage at `offset` is left as it is, and opening goes on with the segment behind it: what was
+    /// promised is never cut, and the caller knows that this copy cannot vouch for it.
+    fn passes_over(&self, offset: Offset, next: Option<&Arc<Segment<D>>>) -> bool {
+        self.recovered.cut_ambiguous
+            && offset < self.promised
+            && next.is_none_or(|next| next.base() >= offset)
     }
 
     /// The map of what lies below the scanned part.
@@ -150,7 +179,7 @@ impl<D: Disk> Loader<'_, D> {
         for segment in self.log.segments().iter().take_while(|segment| segment.base() < base) {
             let file = segment.file().doing("open", &segment.path(Kind::Log))?;
             let mut walk = Walk::new(&*file, 0, segment.size(), segment.base());
-            while let Some(step) = walk.next_header().map_err(|broken| of_walk(segment, broken))? {
+            while let Some(step) = self.log.next_header(segment, &mut walk)? {
                 if let Some(generation) = step.header.generation {
                     map.begin(generation, step.header.base_offset);
                 }

@@ -124,14 +124,11 @@ table! {
         "Copies on this broker that have stopped for good; `/replication/halted` lists them"
         ? "Does a copy need an operator?";
     damaged: IntGauge = "felix_damaged_places" []
-        "Places in logs that were found damaged since the start: reads of them fail; the broker's log names file and position"
-        ? "Has the disk damaged records?";
+        "Places in logs that are damaged, as opening, reading or the scrub found since the start: reads of them fail; the broker's log names file and position"
+        ? "Has a disk changed or lost what was written?";
     losses: IntCounter = "felix_broker_loss_events_total" []
         "Times that a copy in doubt was promoted here because nobody held more: acknowledged records may be missing"
         ? "Were acknowledged records lost?";
-    damaged_segments: IntGauge = "felix_damaged_segments" []
-        "Closed segments of partitions led here that the scrub found damaged; the log names file and position"
-        ? "Has a disk changed what was written?";
     scrubbed_bytes: IntCounter = "felix_scrubbed_bytes_total" []
         "Bytes of closed segments that the scrub has read"
         ? "How fast does the scrub go, and is it running?";

@@ -39,7 +39,7 @@ use felix_protocol::ids::{BrokerId, PartitionId};
 use felix_replication::halted::Halted;
 use felix_replication::lease::Lease;
 use felix_storage::disk::os::OsDisk;
-use felix_storage::{Damaged, DataDir, FlushError, FlushMode, Flusher, Replicas, StorageError};
+use felix_storage::{DataDir, FlushError, FlushMode, Flusher, Replicas, StorageError};
 use parking_lot::Mutex;
 use thiserror::Error;
 use tokio::sync::{oneshot, watch};
@@ -224,11 +224,6 @@ impl Partitions {
     /// What the scrub has done so far.
     pub fn scrubbed(&self) -> Scrubbed {
         self.scrubbed.figures()
-    }
-
-    /// A closed segment that was found damaged, if one was.
-    pub fn damage(&self) -> Option<Damaged> {
-        self.scrubbed.first_damage()
     }
 
     /// The lane that owns the partition, if anyone does: always the same one.

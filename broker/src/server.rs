@@ -365,7 +365,7 @@ impl http::Pages for Pages {
         let count = |count: usize| i64::try_from(count).unwrap_or(i64::MAX);
         self.node.metrics.partitions.set(count(self.node.partitions.count()));
         self.node.metrics.halted.set(count(self.node.partitions.halted().len()));
-        self.node.metrics.damaged.set(count(self.dir.damage().all().len()));
+        self.node.metrics.damaged.set(count(self.dir.damage().count()));
         let losses = &self.node.metrics.losses;
         losses.inc_by(self.node.partitions.losses().saturating_sub(losses.get()));
         let flushes = self.node.partitions.flushes();
@@ -385,7 +385,6 @@ impl http::Pages for Pages {
         ] {
             series.inc_by(counted.saturating_sub(series.get()));
         }
-        metrics.damaged_segments.set(i64::try_from(scrubbed.damaged).unwrap_or(i64::MAX));
         self.set_compaction();
         self.node.metrics.fetch_sessions.set(count(self.node.sessions.count()));
         let groups = self.node.coordinators.figures();

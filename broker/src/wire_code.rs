@@ -67,7 +67,10 @@ impl WireCode for ReadError {
     fn code(&self) -> ErrorCode {
         match self {
             ReadError::BelowStart { .. } | ReadError::BeyondEnd { .. } => ErrorCode::OffsetOutOfRange,
-            ReadError::Damaged(_) | ReadError::Io { .. } => ErrorCode::KafkaStorageError,
+            // Consumers tell their application, which may go on behind the damage; a storage error they would repeat
+            // for ever.
+            ReadError::Damaged(_) => ErrorCode::CorruptMessage,
+            ReadError::Io { .. } => ErrorCode::KafkaStorageError,
             // Never asked for by those who answer clients.
             ReadError::WouldBlock => ErrorCode::UnknownServerError,
             ReadError::Gone => ErrorCode::NotLeaderOrFollower,

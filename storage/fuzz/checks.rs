@@ -220,7 +220,7 @@ pub fn log(input: &[u8]) {
         return;
     }
     let (mark, log_start) = if promised { (case.promised, case.start) } else { (0, 0) };
-    let row = Recovered { clean, mark, log_start, synced: mark, cut_ambiguous };
+    let row = Recovered { clean, mark, log_start, synced: mark, cut_ambiguous, ..Recovered::default() };
     let log = match Log::open(&data_dir(&disk), partition(), config(), row, NOW) {
         Ok((log, _)) => log,
         Err(StorageError::Damaged(_)) => return,
@@ -372,7 +372,7 @@ fn used(mut log: Log<MemDisk>, disk: &MemDisk, trusted: bool) {
     drop(reader);
     let job = log.close_clean(NOW).expect("it is flushed");
     job.run().expect("this disk flushes");
-    let row = Recovered { clean: true, mark: end, log_start: start, synced: end, cut_ambiguous: false };
+    let row = Recovered { clean: true, mark: end, log_start: start, synced: end, ..Recovered::default() };
     let opened = Log::open(&data_dir(disk), partition(), config(), row, NOW);
     let (mut log, _) = match opened {
         Ok(opened) => opened,

@@ -75,7 +75,7 @@ fn dump_file<D: Disk>(disk: &D, path: &Path, out: &mut impl Write) -> io::Result
         Some((base, Kind::Seal)) => dump_seal(disk, path, base, &mut text),
         Some((base, Kind::TxnIndex)) => dump_aborted(disk, path, base, &mut text),
         None if name == layout::REPLICAS => dump_replicas(disk, path, &mut text),
-        None => read_whole(disk, path, LIMIT).map(|content| {
+        Some((_, Kind::Damage)) | None => read_whole(disk, path, LIMIT).map(|content| {
             // What a terminal might take for a command is none.
             let content = String::from_utf8_lossy(content.trim_ascii_end());
             let plain = content.chars().map(|c| if c.is_control() && c != '\n' { '?' } else { c });

@@ -13,6 +13,7 @@
 //!     00000000000000000000.snapshot       producers as of that offset
 //!     00000000000000000000.txnindex       aborted transactions
 //!     00000000000000000000.seal           checksum of a closed segment (see `seal`; not one of Kafka's)
+//!     00000000000000000000.damaged        where it was found damaged (see `damage`; not one of Kafka's)
 //! ```
 //!
 //! A name with `.deleted` appended, or a folder ending in `-delete`, waits to be removed. A name with `.tmp`
@@ -66,12 +67,14 @@ pub enum Kind {
     TxnIndex,
     /// The checksum of a closed segment.
     Seal,
+    /// That the segment was found damaged, and where.
+    Damage,
 }
 
 impl Kind {
     /// All of them.
-    pub const ALL: [Kind; 6] =
-        [Kind::Log, Kind::Index, Kind::TimeIndex, Kind::Snapshot, Kind::TxnIndex, Kind::Seal];
+    pub const ALL: [Kind; 7] =
+        [Kind::Log, Kind::Index, Kind::TimeIndex, Kind::Snapshot, Kind::TxnIndex, Kind::Seal, Kind::Damage];
 
     /// The name's ending, without the dot.
     pub fn ending(self) -> &'static str {
@@ -82,6 +85,7 @@ impl Kind {
             Kind::Snapshot => "snapshot",
             Kind::TxnIndex => "txnindex",
             Kind::Seal => "seal",
+            Kind::Damage => "damaged",
         }
     }
 }

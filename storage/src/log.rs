@@ -13,7 +13,7 @@ use arc_swap::ArcSwap;
 use bytes::Bytes;
 pub use felix_protocol::batch::scan::Found;
 use felix_protocol::generation_map::GenerationMap;
-use felix_protocol::ids::{Offset, PartitionId};
+use felix_protocol::ids::{Generation, Offset, PartitionId};
 use felix_protocol::time::WallTime;
 use parking_lot::RwLock;
 
@@ -68,6 +68,9 @@ pub struct Recovered {
     /// readable batches behind it; and opening although what was promised is damaged: that is left as it is, and the
     /// log goes on behind it. The caller gave the copy a new log id.
     pub cut_ambiguous: bool,
+    /// The newest generation that was ever accepted. With `cut_ambiguous`, a batch of a newer one is damaged: whoever
+    /// decides about generations has not given it away.
+    pub accepted: Option<Generation>,
 }
 
 /// A side file, derived from the log.

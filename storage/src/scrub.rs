@@ -24,13 +24,18 @@ pub const STEP: usize = 256 << 10;
 
 /// One segment that is being looked through.
 pub struct Scrub<D: Disk> {
+    looked: Looked<D>,
+    file: D::File,
+    size: u64,
+    checker: Checker,
+}
+
+/// Which segment, and of which log.
+struct Looked<D: Disk> {
     reader: LogReader<D>,
     segment: Arc<Segment<D>>,
     /// How often the log had been cut when this began.
     cuts: u64,
-    file: D::File,
-    size: u64,
-    checker: Checker,
 }
 
 /// What a step did.
@@ -68,10 +73,21 @@ impl<D: Disk> LogReader<D> {
         let (segment, until) = (pair[0].clone(), pair[1].base());
         segment.set_checked(now);
         // Its own handle: what is advised about it is for nobody else.
-        let file = shared.home.dir.disk().open(&segment.path(Kind::Log), OpenMode::Read).ok()?;
-        let size = segment.size();
-        let checker = Checker::new(segment.base(), Some(until));
-        Some(Scrub { reader: self.clone(), segment, cuts, file, size, checker })
+        let opened = shared.home.dir.disk().open(&segment.path(Kind::Log), OpenMode::Read);
+        let looked = Looked { reader: self.clone(), segment, cuts };
+        let file = match opened {
+            Ok(file) => file,
+            Err(error) => {
+                if error.kind() == io::ErrorKind::NotFound {
+                    let (position, offset) = (0, looked.segment.base());
+                    looked.damaged(Fault { position, offset, reason: "the file is gone".to_string() });
+                }
+                return None;
+            }
+        };
+        let size = looked.segment.size();
+        let checker = Checker::new(looked.segment.base(), Some(until));
+        Some(Scrub { looked, file, size, checker })
     }
 
     /// The segments that are known to be damaged.
@@ -83,7 +99,7 @@ impl<D: Disk> LogReader<D> {
 impl<D: Disk> Scrub<D> {
     /// The segment's first offset.
     pub fn base(&self) -> Offset {
-        self.segment.base()
+        self.looked.segment.base()
     }
 
     /// Reads the next piece.
@@ -96,44 +112,53 @@ impl<D: Disk> Scrub<D> {
             let fed = self.checker.feed(buf, &mut |_, _| {});
             return Ok(match fed {
                 Ok(()) => Progress::Read(got),
-                Err(fault) => Progress::Done(self.damaged(fault)),
+                Err(fault) => Progress::Done(self.looked.damaged(fault)),
             });
         }
+        if want > 0 {
+            let (position, offset) = (self.checker.size(), self.checker.next());
+            let reason = format!("the file ends there, {left} bytes early");
+            return Ok(Progress::Done(self.looked.damaged(Fault { position, offset, reason })));
+        }
         // The file may be longer than what readers know of; then something was appended behind its end.
-        if want == 0 && self.file.len()? > self.size {
+        if self.file.len()? > self.size {
             let (position, offset) = (self.size, self.checker.next());
             let reason = "bytes stand behind the segment's end".to_string();
-            return Ok(Progress::Done(self.damaged(Fault { position, offset, reason })));
+            return Ok(Progress::Done(self.looked.damaged(Fault { position, offset, reason })));
         }
         self.conclude().map(Progress::Done)
     }
 
-    /// Whether the segment is still the log's, and as long as it was.
-    fn is_current(&self) -> bool {
-        let shared = self.reader.shared();
-        !shared.gone.load(Ordering::Acquire)
-            && shared.cuts.load(Ordering::Acquire) == self.cuts
-            && shared.segments.load().iter().any(|segment| Arc::ptr_eq(segment, &self.segment))
-    }
-
     fn conclude(&self) -> io::Result<Outcome> {
-        let home = &self.reader.shared().home;
+        let Looked { reader, segment, .. } = &self.looked;
+        let home = &reader.shared().home;
         // Held against a cut, which takes the seal away.
-        let replaced = self.segment.hold_seal();
-        let found = seal::read(home.dir.disk(), &home.folder, self.segment.base());
-        if *replaced || !self.is_current() {
+        let replaced = segment.hold_seal();
+        let found = seal::read(home.dir.disk(), &home.folder, segment.base());
+        if *replaced || !self.looked.is_current() {
             return Ok(Outcome::Gone);
         }
         let outcome = match self.checker.judge(&found) {
             Verdict::Sealed => return Ok(Outcome::Good),
-            Verdict::Damaged(fault) => return Ok(self.damaged(fault)),
+            Verdict::Damaged(fault) => return Ok(self.looked.damaged(fault)),
             Verdict::Unsealed => Outcome::Sealed,
             Verdict::BadSeal(why) => Outcome::Resealed(why),
         };
         let gaps = matches!(found, Found::Seal(seal) if seal.gaps);
         let content = self.checker.seal(gaps).encode();
-        seal::write(home.dir.disk(), &home.folder, &content, self.segment.base())?;
+        seal::write(home.dir.disk(), &home.folder, &content, segment.base())?;
         Ok(outcome)
+    }
+}
+
+impl<D: Disk> Looked<D> {
+    /// Whether the segment is still the log's, and as long as it was.
+    fn is_current(&self) -> bool {
+        let shared = self.reader.shared();
+        !shared.gone.load(Ordering::Acquire)
+            && !self.segment.is_replaced()
+            && shared.cuts.load(Ordering::Acquire) == self.cuts
+            && shared.segments.load().iter().any(|segment| Arc::ptr_eq(segment, &self.segment))
     }
 
     fn damaged(&self, fault: Fault) -> Outcome {
@@ -142,6 +167,8 @@ impl<D: Disk> Scrub<D> {
         }
         let damaged = self.segment.damaged(fault.position, fault.offset, fault.reason);
         self.segment.condemn(damaged.clone());
+        let home = &self.reader.shared().home;
+        home.dir.damage().meet(home.partition, &damaged);
         Outcome::Damaged(damaged)
     }
 }

@@ -169,6 +169,11 @@ impl Running {
         Running { crc: seal.crc, size: seal.size, gaps: seal.gaps }
     }
 
+    /// Their CRC-32C.
+    pub(crate) fn crc(&self) -> u32 {
+        self.crc
+    }
+
     /// Bytes covered.
     pub(crate) fn size(&self) -> u64 {
         self.size

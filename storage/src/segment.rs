@@ -470,7 +470,7 @@ impl<D: Disk> Segment<D> {
         let mut last: Option<BatchHeader> = None;
         let mut indexes = Indexes::anew();
         let mut running = Running::new();
-        while let Some(step) = walk.next_header()? {
+        while let Some(step) = walk.next_checked()? {
             indexes.add(&step.header, step.position, self.interval());
             let due = last.map_or(self.base, |last| last.next_offset());
             running.add(&step.header, walk.batch(&step)?, due);

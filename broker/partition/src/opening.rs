@@ -182,8 +182,7 @@ impl<D: Disk, C: Clock + Clone> Opener<D, C> {
             Err(StorageError::Exists(_)) => {
                 // A crash came between making the folder and the row's commit. It is in no table, so it never
                 // answered anything.
-                let unknown =
-                    Recovered { clean: false, mark: 0, log_start: 0, synced: 0, cut_ambiguous: true };
+                let unknown = Recovered { cut_ambiguous: true, ..Recovered::default() };
                 let config = request.config.log.clone();
                 let (log, _) = Log::open(&self.dir, partition, config, unknown, now)?;
                 log.delete()?.remove()?;
@@ -205,12 +204,15 @@ impl<D: Disk, C: Clock + Clone> Opener<D, C> {
             synced: before.synced,
             // While nothing was acknowledged, nothing can be missing.
             cut_ambiguous: request.unclean || request.named.is_none(),
+            accepted: Some(row.accepted),
         };
         let config = request.config.log.clone();
         match Log::open(&self.dir, request.partition, config, recovered, self.clock.wall()) {
             // It holds records of a generation that the table says it never accepted: the table is of an earlier
             // time, and what it says of this copy with it.
-            Ok((log, _)) if is_newer(&log, &before) => Err(self.doubted(request, row)),
+            Ok((log, _)) if is_newer(&log, &before) && !recovered.cut_ambiguous => {
+                Err(self.doubted(request, row))
+            }
             Ok((_, report)) if !report.damage.is_empty() && !recovered.cut_ambiguous => {
                 Err(self.doubted(request, row))
             }

@@ -16,13 +16,13 @@ use felix_cluster::view::{Changes, View};
 use felix_control::agent::Agent;
 use felix_partition::config::PartitionConfig;
 use felix_partition::opening::{Decline, OpenRequest, Outcome};
-use felix_protocol::ids::{Generation, Offset, PartitionId, TopicId};
+use felix_protocol::ids::{Generation, LogId, Offset, PartitionId, TopicId};
 use felix_replication::halted::HaltReason;
 use felix_storage::disk::os::OsDisk;
 use felix_storage::disk::{Disk, DiskFileSystem};
 use felix_storage::{Deleted, StorageError};
 use tokio::runtime::Handle;
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 
 use crate::clock::SystemClock;
 use crate::partitions::lane::Message;
@@ -30,6 +30,8 @@ use crate::partitions::report::key_state;
 use crate::partitions::settings::Settings;
 use crate::partitions::{Partitions, Writer};
 use crate::tasks;
+
+mod damaged;
 
 /// Partitions opened together.
 const BATCH: usize = 256;
@@ -62,6 +64,8 @@ struct Reconciler {
     /// Named to lead, but the system did not let us.
     retry: BTreeSet<PartitionId>,
     retry_wait: Duration,
+    /// Rung when damage was met in a copy in use.
+    damaged: Arc<Notify>,
 }
 
 /// Ends the following, and waits until nothing is opened any more.
@@ -87,7 +91,11 @@ pub fn follow(
     fixed: Arc<Overrides>,
 ) -> std::io::Result<Following> {
     let (stop, stopped) = watch::channel(false);
+    let damaged = Arc::new(Notify::new());
+    let rings = Arc::clone(&damaged);
+    partitions.opener.dir.damage().wake(move || rings.notify_one());
     let reconciler = Reconciler {
+        damaged,
         settings: Settings::new(agent.node(), fixed),
         partitions,
         agent,
@@ -101,6 +109,12 @@ pub fn follow(
     Ok(Following { stop, thread })
 }
 
+/// The copy that the present leader leads with: the one that was named, or the one that it opened when any would do.
+fn named(state: &stored::Partition) -> Option<LogId> {
+    let opened = || state.last.pair().filter(|_| state.opened()).map(|pair| pair.log);
+    state.leader?.log.or_else(opened)
+}
+
 impl Reconciler {
     fn run(mut self, runtime: &Handle, mut stopped: watch::Receiver<bool>) {
         let mut changed = self.agent.changed();
@@ -108,6 +122,7 @@ impl Reconciler {
         loop {
             changed.mark_unchanged();
             self.take_in(&self.agent.view());
+            self.settle_damage();
             let retry = (!self.retry.is_empty()).then_some(self.retry_wait);
             self.retry_wait =
                 if retry.is_some() { (self.retry_wait * 2).min(LONGEST_RETRY) } else { FIRST_RETRY };
@@ -122,6 +137,7 @@ impl Reconciler {
                     changed = changed.changed() => changed.is_ok(),
                     _ = stopped.wait_for(|stop| *stop) => false,
                     () = wait => true,
+                    () = self.damaged.notified() => true,
                 }
             });
             if !go_on {
@@ -249,7 +265,7 @@ impl Reconciler {
             requests.push(OpenRequest {
                 partition,
                 generation,
-                named: state.leader().and_then(|leader| leader.log),
+                named: named(&state.state),
                 unclean: state.state.unclean_at == Some(generation),
                 config: self.settings.of(view, topic, &state.state),
             });
@@ -368,7 +384,7 @@ impl Reconciler {
     fn lead_again(&mut self, view: &View, partition: PartitionId, generation: Generation) {
         let replicas = &self.partitions.opener.replicas;
         let Some(row) = replicas.get(&partition) else { return };
-        let named = view.partition(&partition).and_then(|state| state.leader()?.log);
+        let named = view.partition(&partition).and_then(|state| named(&state.state));
         if named.is_some_and(|named| named != row.log_id) {
             let (reason, current) = (DeclineReason::Doubt, Some(row.log_id));
             let declined = Declined { reason, current, accepted: row.accepted, end: row.synced as Offset };

@@ -2,11 +2,8 @@
 //! other, at a bounded pace.
 //!
 //! It reads a piece, then waits as long as that piece may take. Nothing is kept per partition: which segment is
-//! due, the segments know. What a scrub finds is logged with file and position, counted, and shown by
-//! `/healthz`; readers of what is damaged are told so by storage.
+//! due, the segments know. What a scrub finds goes into the directory's book of damage, as all damage does.
 
-use std::collections::BTreeMap;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -14,10 +11,9 @@ use std::time::Duration;
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender};
 use felix_protocol::ids::PartitionId;
 use felix_protocol::time::Clock;
+use felix_storage::LogReader;
 use felix_storage::disk::os::OsDisk;
 use felix_storage::scrub::{Outcome, Progress, STEP, Scrub};
-use felix_storage::{Damaged, LogReader};
-use parking_lot::Mutex;
 
 use crate::clock::SystemClock;
 use crate::partitions::led::Led;
@@ -26,8 +22,6 @@ use crate::partitions::led::Led;
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 /// Shortest one, however often segments are to be looked at.
 const SHORTEST_PAUSE: Duration = Duration::from_millis(100);
-/// Damaged segments that are remembered by name; more are counted.
-const MOST_NAMED: usize = 100;
 
 /// How the scrub goes about it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,8 +38,6 @@ pub(super) struct Findings {
     bytes: AtomicU64,
     segments: AtomicU64,
     seals: AtomicU64,
-    damage: Mutex<BTreeMap<PathBuf, (PartitionId, Damaged)>>,
-    unnamed: AtomicU64,
 }
 
 /// The scrub's figures.
@@ -57,8 +49,6 @@ pub struct Scrubbed {
     pub segments: u64,
     /// Seals made for segments that had none, or a bad one.
     pub seals: u64,
-    /// Segments found damaged.
-    pub damaged: u64,
 }
 
 impl Findings {
@@ -67,31 +57,7 @@ impl Findings {
             bytes: self.bytes.load(Ordering::Relaxed),
             segments: self.segments.load(Ordering::Relaxed),
             seals: self.seals.load(Ordering::Relaxed),
-            damaged: self.damage.lock().len() as u64 + self.unnamed.load(Ordering::Relaxed),
         }
-    }
-
-    /// The first damaged segment, for people.
-    pub(super) fn first_damage(&self) -> Option<Damaged> {
-        self.damage.lock().values().next().map(|(_, damaged)| damaged.clone())
-    }
-
-    fn note(&self, partition: PartitionId, damaged: Damaged) {
-        tracing::error!(
-            %partition, file = %damaged.segment.display(), position = damaged.position, offset = damaged.offset,
-            reason = damaged.reason, "a closed segment is damaged: what stands from there on is not served"
-        );
-        let mut named = self.damage.lock();
-        if named.len() < MOST_NAMED {
-            named.insert(damaged.segment.clone(), (partition, damaged));
-        } else {
-            self.unnamed.fetch_add(1, Ordering::Relaxed);
-        }
-    }
-
-    /// Forgets damage of partitions that are not here any more.
-    fn keep(&self, is_here: impl Fn(&PartitionId) -> bool) {
-        self.damage.lock().retain(|_, (partition, _)| is_here(partition));
     }
 }
 
@@ -147,7 +113,6 @@ impl Scrubber {
         let mut first = usize::try_from(self.clock.wall().0).unwrap_or(0);
         loop {
             let handles = self.led.all();
-            self.findings.keep(|partition| self.led.get(partition).is_some());
             let count = handles.len().max(1);
             for at in 0..handles.len() {
                 let handle = &handles[(first + at) % count];
@@ -211,7 +176,8 @@ impl Scrubber {
                         "a segment's seal was wrong; every batch is right, and the seal is made anew"
                     );
                 }
-                Outcome::Damaged(damaged) => self.findings.note(*partition, damaged),
+                // Told and settled like all damage, by the directory's book.
+                Outcome::Damaged(_) => {}
             }
             return Ok(());
         }

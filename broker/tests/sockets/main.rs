@@ -3,6 +3,7 @@
 
 mod broker;
 mod connections;
+mod damage;
 mod memory;
 mod scrubbing;
 mod side_files;

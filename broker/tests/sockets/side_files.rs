@@ -59,7 +59,7 @@ fn harm(path: &Path, harm: Harm, earlier: &Path) {
     }
 }
 
-fn copy(from: &Path, to: &Path) {
+pub fn copy(from: &Path, to: &Path) {
     fs::create_dir_all(to).unwrap();
     for entry in fs::read_dir(from).unwrap() {
         let (entry, to) = (entry.unwrap(), to.to_owned());

@@ -26,7 +26,7 @@ pub struct Tenure {
     pub generation: Generation,
 }
 
-/// What a candidate says when it does not lead.
+/// What a candidate says when it does not lead, or a leader when it met damage in its copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Declined {
     /// Why.
@@ -53,7 +53,7 @@ pub enum Report {
         /// How many copies an acknowledgement needs.
         need: usize,
     },
-    /// The candidate does not lead (C11).
+    /// The candidate does not lead (C11), or the leader cannot vouch for its copy any more.
     Declined(Declined),
 }
 
@@ -71,7 +71,7 @@ pub enum Unlawful {
         /// The one opened.
         held: LogId,
     },
-    /// A set reported before opening, or a decline after it.
+    /// A set reported before opening, or after it a decline for another reason than doubt.
     #[error("the tenure is opened already, or not yet")]
     Opening,
     /// Declining where no copy was named.
@@ -157,11 +157,14 @@ fn reported(
 }
 
 fn decline(state: &Partition, leader: &Leader, declined: &Declined) -> Result<Partition, Unlawful> {
-    if state.opened() {
-        return Err(Unlawful::Opening);
-    }
-    let log = leader.log.ok_or(Unlawful::NothingNamed)?;
-    let pair = Pair { broker: leader.broker, log };
+    let pair = if state.opened() {
+        // A leader that met damage in its copy cannot vouch for it any more. The copy it opened is meant: none may
+        // have been named.
+        let opened = state.last.pair().filter(|_| declined.reason == DeclineReason::Doubt);
+        opened.ok_or(Unlawful::Opening)?
+    } else {
+        Pair { broker: leader.broker, log: leader.log.ok_or(Unlawful::NothingNamed)? }
+    };
     let mut after = state.clone();
     after.leader = None;
     after.eligible.remove(&pair);

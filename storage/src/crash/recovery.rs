@@ -15,6 +15,7 @@ use crate::layout::{self, Kind};
 use crate::log::LoadReport;
 use crate::producers::snapshot;
 use crate::replicas::{Replica, Replicas};
+use crate::seal::{self, Found};
 use crate::{DataDir, Log, Recovered, StorageError};
 
 /// What a recovery met, for the record.
@@ -106,7 +107,7 @@ impl World {
             mark: before.mark,
             log_start: before.log_start,
             synced: before.synced,
-            cut_ambiguous: false,
+            ..Recovered::default()
         };
         let (dir, config) = (self.dir.clone(), self.setup.config.clone());
         let open = |recovered| Log::open(&dir, partition, config.clone(), recovered, NOW);
@@ -142,7 +143,7 @@ impl World {
         self.side_files_are_right(partition)
     }
 
-    /// What was flushed, completed files and all, is not read at a start.
+    /// What was flushed, completed files and all, is not read at a start, as long as its seal is there.
     fn sealed_is_left_alone(&self, log: &Log<MemDisk>, before: Replica, report: &LoadReport) -> Outcome<()> {
         if self.ledger.now().harmed {
             return Ok(());
@@ -156,6 +157,9 @@ impl World {
             let path = pair[0].path(Kind::Log).display().to_string();
             // At the base itself, the files that a roll completes may be missing yet.
             let sealed = before.clean || pair[1].base() < before.synced;
+            // A crash may take the seal; then the last batches say where the segment ends.
+            let found = seal::read(&self.disk, log.reader().folder(), pair[0].base());
+            let sealed = sealed && matches!(found, Found::Seal(_));
             if sealed && pair[1].base() > log.start() && read.contains(&path) {
                 return Err(format!("{path} is sealed and was read: {report:?}, synced {}", before.synced));
             }

@@ -41,6 +41,10 @@ impl<D: Disk> Log<D> {
         let whole = all.windows(2).skip(first).take_while(|pair| pair[1].base() <= bound).count();
         let until = all.get(first + whole)?.base();
         let progress = Progress { end: self.progress.end.max(all[first].base()), ..self.progress };
+        // What is damaged stays as it is, and so does what stands beside it.
+        if all[first..first + whole].iter().any(|segment| segment.damage().is_some()) {
+            return None;
+        }
         if whole == 0 || (until <= progress.end && progress.again_at.is_none()) {
             return None;
         }
@@ -89,6 +93,11 @@ impl<D: Disk> Log<D> {
         let (from, to) = cleaned.range();
         self.claim = Some(Claim { from, to });
         true
+    }
+
+    /// Whether segments that were written anew are about to be put in place.
+    pub fn is_claimed(&self) -> bool {
+        self.claim.is_some()
     }
 
     /// The segments will not be put in place after all.

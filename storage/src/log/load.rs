@@ -16,7 +16,6 @@ use felix_protocol::ids::{Offset, PartitionId};
 use felix_protocol::time::WallTime;
 
 use super::{LoadReport, Log, Recovered, SHORT, SideFile, home, of_reading};
-use crate::check::{self, Checker, Verdict};
 use crate::compaction::checkpoint;
 use crate::config::LogConfig;
 use crate::data_dir::{DataDir, SIDE_FILE_LIMIT};
@@ -30,6 +29,7 @@ use crate::segment::walk::{Broken, Step, Walk};
 use crate::segment::{Home, Segment};
 
 mod adopt;
+mod closed;
 mod damage;
 mod scan;
 mod swap;
@@ -40,6 +40,8 @@ struct Listing {
     segments: Vec<Offset>,
     snapshots: BTreeSet<Offset>,
     seals: BTreeSet<Offset>,
+    /// Segments that were found damaged.
+    noted: BTreeSet<Offset>,
     has_map: bool,
     has_metadata: bool,
     /// Compaction noted how far it was.
@@ -89,14 +91,7 @@ impl<D: Disk> Log<D> {
         drop_below_start(&home, &mut bases, &listing, recovered.log_start);
         if bases.is_empty() {
             if promised > 0 {
-                return Err(Damaged {
-                    segment: layout::file_path(&home.folder, recovered.log_start, Kind::Log),
-                    position: 0,
-                    offset: recovered.log_start,
-                    promised: true,
-                    reason: "there is no segment".to_string(),
-                }
-                .into());
+                return damage::begin_behind(home, config, &recovered, promised, now);
             }
             let log = Log::begin(home, config, recovered.log_start, now)?;
             return Ok((log, LoadReport::default()));
@@ -255,6 +250,9 @@ fn list<D: Disk>(home: &Home<D>) -> Result<Listing, StorageError> {
             Some((offset, Kind::Seal)) if !entry.is_dir => {
                 listing.seals.insert(offset);
             }
+            Some((offset, Kind::Damage)) if !entry.is_dir => {
+                listing.noted.insert(offset);
+            }
             Some((_, Kind::TxnIndex)) => listing.has_aborted = true,
             Some(_) => {}
             None if entry.is_dir => {}
@@ -270,6 +268,10 @@ fn list<D: Disk>(home: &Home<D>) -> Result<Listing, StorageError> {
     // Of segments that left while their seal was being written.
     for orphan in listing.seals.iter().filter(|sealed| listing.segments.binary_search(sealed).is_err()) {
         let _ = seal::discard(disk, &home.folder, *orphan);
+    }
+    // Of segments that were damaged, and left.
+    for orphan in listing.noted.iter().filter(|noted| listing.segments.binary_search(noted).is_err()) {
+        let _ = disk.remove_file(&layout::file_path(&home.folder, *orphan, Kind::Damage));
     }
     Ok(listing)
 }
@@ -310,11 +312,12 @@ impl<D: Disk> Loader<'_, D> {
         self.metadata();
         let start = self.first_offset();
         self.log.shared.start.store(start, Ordering::Release);
-        let trusted = self.recovered.clean && self.trust_last_segment()?;
+        let noted = self.listing.noted.contains(&self.log.active.base());
+        let trusted = self.recovered.clean && !noted && self.trust_last_segment()?;
         let closed = self.log.segments().len() - 1;
         let flushed = if trusted { closed } else { self.scan()? };
         self.log.closed = self.log.segments().get(flushed).map_or(0, |open| open.base());
-        self.compare_seals(flushed)?;
+        self.look_at_closed(flushed)?;
         self.remove_stray_snapshots();
         if self.log.end < self.promised {
             self.go_on_behind(self.ends_early())?;
@@ -351,42 +354,6 @@ impl<D: Disk> Loader<'_, D> {
         self.log.drop_staged_seals(|_| false);
         self.log.shared.segments.store(Arc::new(vec![self.log.active.clone()]));
         self.log.shared.bytes.store(0, Ordering::Relaxed);
-        Ok(())
-    }
-
-    /// Compares the sizes of the first `count` segments, which are closed and flushed, with their seals. Only
-    /// one that does not fit is read.
-    fn compare_seals(&mut self, count: usize) -> Result<(), StorageError> {
-        let segments = self.log.segments();
-        for (at, segment) in segments.iter().enumerate().take(count) {
-            if !self.listing.seals.contains(&segment.base()) {
-                continue;
-            }
-            let found = seal::read(self.log.disk(), self.log.folder(), segment.base());
-            // What is no seal, the scrub replaces.
-            let Found::Seal(seal) = found else { continue };
-            self.compare_joint(segment, segments.get(at + 1), &seal);
-            if seal.size == segment.size() || seal.open && seal.size < segment.size() {
-                continue;
-            }
-            let mut checker = Checker::new(segment.base(), segments.get(at + 1).map(|next| next.base()));
-            match check::run(segment, &mut checker).doing("read", &segment.path(Kind::Log))? {
-                Ok(()) => {}
-                Err(fault) => {
-                    self.found(segment.damaged(fault.position, fault.offset, fault.reason));
-                    continue;
-                }
-            }
-            match checker.judge(&found) {
-                Verdict::Damaged(fault) => {
-                    self.found(segment.damaged(fault.position, fault.offset, fault.reason));
-                }
-                Verdict::BadSeal(_) | Verdict::Unsealed | Verdict::Sealed => {
-                    self.rebuilt(SideFile::Seal);
-                    self.log.stage_seal(&checker.seal(seal.gaps));
-                }
-            }
-        }
         Ok(())
     }
 
@@ -523,7 +490,7 @@ impl<D: Disk> Loader<'_, D> {
                 Found::Seal(_) | Found::Missing | Found::Bad(_) => None,
             };
         }
-        if end < self.promised {
+        if end < self.promised || self.is_too_new(newest) {
             return Ok(false);
         }
         let aborted =

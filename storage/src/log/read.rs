@@ -14,8 +14,8 @@ use super::{Read, Shared};
 use crate::compaction::checkpoint;
 use crate::data_dir::DataDir;
 use crate::disk::{Disk, DiskFile};
-use crate::error::{ReadError, StorageError};
-use crate::layout;
+use crate::error::{Damaged, ReadError, StorageError};
+use crate::layout::{self, Kind};
 use crate::segment::{Segment, walk};
 
 /// Fetched beyond what was asked for when only the neighbourhood of the first batch is known.
@@ -159,10 +159,7 @@ impl<D: Disk> Shared<D> {
                 let mut before: Option<&Arc<Segment<D>>> = None;
                 for segment in segments.iter().skip(at) {
                     if segment.base() > from && !may_leave_room(before, segment) {
-                        let (holder, position) =
-                            before.map_or((segment, 0), |before| (before, before.size()));
-                        let reason = format!("segment {} follows where {from} was due", segment.base());
-                        return Err(holder.damaged(position, from, reason).into());
+                        return Err(self.missing(before, segment, from).into());
                     }
                     let damage = segment.damage().filter(|damage| damage.offset < limit);
                     let limit = damage.map_or(limit, |damage| damage.offset);
@@ -182,6 +179,19 @@ impl<D: Disk> Shared<D> {
             },
             from,
         )
+    }
+
+    /// There is nothing between two segments although there should be; named as an open would.
+    fn missing(&self, before: Option<&Arc<Segment<D>>>, next: &Segment<D>, due: Offset) -> Damaged {
+        let reason = format!("segment {} follows where {due} was due", next.base());
+        match before {
+            Some(before) => before.damaged(before.size(), due, reason),
+            None => {
+                let start = self.start.load(Ordering::Acquire);
+                let segment = layout::file_path(&self.home.folder, start, Kind::Log);
+                Damaged { segment, position: 0, offset: due, promised: true, reason }
+            }
+        }
     }
 
     /// Runs a read on a log that is not cut, deleted or retired under it: one that raced with such a change is run again on what the
@@ -219,7 +229,7 @@ impl<D: Disk> Shared<D> {
                         if source.kind() == io::ErrorKind::NotFound);
                     if !changed && !moved {
                         if let ReadError::Damaged(damaged) = &error {
-                            self.home.dir.damage().note(damaged);
+                            self.home.dir.damage().meet(self.home.partition, damaged);
                         }
                         return Err(error);
                     }

@@ -179,13 +179,16 @@ impl<D: Disk> Log<D> {
     /// Asked only of such segments, the file's time cannot take what the records' own time keeps.
     fn is_aged(&self, segment: &Segment<D>, age: Option<i64>, now: WallTime) -> Result<bool, StorageError> {
         let Some(age) = age else { return Ok(false) };
+        // A damaged segment keeps its place until somebody has looked at it; size still counts.
+        if segment.damage().is_some() {
+            return Ok(false);
+        }
         let latest = match segment.max_timestamp() {
             Ok(Some(max)) if max.timestamp <= now.0 => max.timestamp,
             Ok(Some(_) | None) => {
                 let path = segment.path(Kind::Log);
                 self.disk().modified(&path).doing("look at", &path)?.0
             }
-            // A damaged segment keeps its place until somebody has looked at it; size still counts.
             Err(_) => return Ok(false),
         };
         Ok(now.0.saturating_sub(latest) > age)

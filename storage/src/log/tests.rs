@@ -108,14 +108,14 @@ fn flush(log: &mut Log<MemDisk>) {
 
 /// How the table of copies would describe a log that is stopped now.
 fn stopped(log: &Log<MemDisk>) -> Recovered {
-    Recovered { clean: false, mark: 0, log_start: log.start(), synced: log.synced(), cut_ambiguous: false }
+    Recovered { clean: false, mark: 0, log_start: log.start(), synced: log.synced(), ..Recovered::default() }
 }
 
 fn close(mut log: Log<MemDisk>) -> Recovered {
     flush(&mut log);
     let (start, end) = (log.start(), log.end());
     log.close_clean(NOW).unwrap().run().unwrap();
-    Recovered { clean: true, mark: end, log_start: start, synced: end, cut_ambiguous: false }
+    Recovered { clean: true, mark: end, log_start: start, synced: end, ..Recovered::default() }
 }
 
 fn open(disk: &MemDisk, config: LogConfig, recovered: Recovered) -> (Log<MemDisk>, LoadReport) {

@@ -100,6 +100,7 @@ impl<D: Disk> Log<D> {
         for segment in segments[keep..].iter().rev() {
             segment.close_files();
             remove_segment(&disk, segment)?;
+            shared.home.dir.damage().forget(&segment.path(Kind::Log));
             disk.sync_dir(&folder).doing("flush", &folder)?;
         }
         self.pending.dirty.retain(|dirty| match dirty {
@@ -199,7 +200,8 @@ impl<D: Disk> Log<D> {
 
 /// Removes a segment's files, the batches last.
 fn remove_segment<D: Disk>(disk: &D, segment: &Segment<D>) -> Result<(), StorageError> {
-    for kind in [Kind::Seal, Kind::Snapshot, Kind::TxnIndex, Kind::TimeIndex, Kind::Index, Kind::Log] {
+    let side = [Kind::Seal, Kind::Damage, Kind::Snapshot, Kind::TxnIndex, Kind::TimeIndex, Kind::Index];
+    for kind in side.into_iter().chain([Kind::Log]) {
         remove_if_there(disk, &segment.path(kind))?;
     }
     Ok(())

@@ -30,6 +30,11 @@ impl<D: Disk, C: Clock, W> Copy<D, C, W> {
         self.halted.is_none() && self.log.claim(cleaned)
     }
 
+    /// Whether segments are about to be put in place.
+    pub fn is_claimed(&self) -> bool {
+        self.log.is_claimed()
+    }
+
     /// They will not be put in place after all.
     pub fn unclaim(&mut self) {
         self.log.unclaim();

@@ -9,6 +9,7 @@ use thiserror::Error;
 
 use crate::actions::Ports;
 use crate::copy::Copy;
+use crate::fence::with_new_id;
 
 /// Up to where records go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,6 +52,15 @@ pub struct Closing<D: Disk> {
     pub job: FlushJob<D>,
     /// What the table of copies says from then on.
     pub row: Replica,
+}
+
+impl<D: Disk> Closing<D> {
+    /// The same under a new identity: damage was met in the copy, so that it cannot vouch any more for what it had
+    /// promised.
+    pub fn in_doubt(self) -> Closing<D> {
+        let row = Replica { clean: self.row.clean, ..with_new_id(self.row) };
+        Closing { row, ..self }
+    }
 }
 
 impl<D: Disk, C: Clock, W> Copy<D, C, W> {

@@ -48,7 +48,10 @@ impl State {
             }
             Step::Claim { partition, cleaned, answer } => {
                 let mut claimed = false;
-                self.work(&partition, |copy, _| claimed = copy.claim(&cleaned));
+                // One that is to be closed begins nothing new.
+                if !self.is_leaving(&partition) {
+                    self.work(&partition, |copy, _| claimed = copy.claim(&cleaned));
+                }
                 let _ = answer.send((claimed, cleaned));
             }
             Step::Unclaim { partition } => self.work(&partition, |copy, _| copy.unclaim()),

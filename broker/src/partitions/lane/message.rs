@@ -58,6 +58,9 @@ pub(crate) enum Message {
     Retain,
     /// A step of compaction.
     Compaction(Step),
+    /// End the tenure and close the copy properly, once what is under way is done: `None` when there is none, or it
+    /// has stopped for good.
+    Close { partition: PartitionId, answer: Sender<Option<Closed>> },
     /// Rows that changed are to be noted.
     CollectRows,
     /// A flush failed somewhere: what was written to is in doubt.

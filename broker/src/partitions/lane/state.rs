@@ -45,6 +45,8 @@ struct Slot {
     touched: bool,
     /// Changed since its row was last noted in the table.
     row_due: bool,
+    /// It is to be closed as soon as nothing is under way, and given to whoever waits here.
+    leaving: Option<Sender<Option<Closed>>>,
     /// When the lane looks at it at the latest; its entry in `Lane::due`.
     due: MonoTime,
 }
@@ -205,6 +207,15 @@ impl State {
                 // The reconciler waits for this; if it is gone, the next start deletes the copy.
                 let _ = answer.send(given_up);
             }
+            Message::Close { partition, answer } => {
+                self.context.led.remove(&partition);
+                match self.slots.get_mut(&partition) {
+                    Some(slot) => slot.leaving = Some(answer),
+                    // Whoever asked waits for this.
+                    None => drop(answer.send(None)),
+                }
+                self.work(&partition, |copy, ports| copy.end_tenure(ports));
+            }
             Message::Retain => {
                 self.steady.time(self.context.clock.now(), self.context.clock.wall());
                 let ahead_ms = self.steady.doubted_ms();
@@ -294,6 +305,7 @@ impl State {
             waits: Arc::new(Waits::default()),
             touched: false,
             row_due: false,
+            leaving: None,
             due: MonoTime::NEVER,
         };
         self.slots.insert(partition, slot);
@@ -436,6 +448,9 @@ impl State {
         let mut jobs = Vec::new();
         let mut touched = std::mem::take(&mut self.touched);
         for partition in touched.drain(..) {
+            if self.leaves(&partition) {
+                continue;
+            }
             self.work(&partition, |copy, ports| {
                 copy.settle(ports);
                 if let Some(job) = copy.take_flush(now, false) {
@@ -462,6 +477,29 @@ impl State {
         if had_no_rows && !self.rows_due.is_empty() {
             self.context.upkeep.rows_changed(self.sender.clone());
         }
+    }
+
+    pub(super) fn is_leaving(&self, partition: &PartitionId) -> bool {
+        self.slots.get(partition).is_some_and(|slot| slot.leaving.is_some())
+    }
+
+    /// Whether a copy is to be closed. It is as soon as no flush and no compaction is under way: their ends come by
+    /// here.
+    fn leaves(&mut self, partition: &PartitionId) -> bool {
+        let Some(slot) = self.slots.get_mut(partition).filter(|slot| slot.leaving.is_some()) else {
+            return false;
+        };
+        slot.touched = false;
+        if slot.copy.is_quiet()
+            && !slot.copy.is_claimed()
+            && let Some(mut slot) = self.forget(partition)
+        {
+            let answer = slot.leaving.take();
+            let closed = self.close(partition, slot);
+            // The reconciler waits for this.
+            let _ = answer.map(|answer| answer.send(closed));
+        }
+        true
     }
 
     /// Gives the changed rows to the upkeep.
@@ -509,19 +547,24 @@ impl State {
         let partitions: BTreeSet<PartitionId> = self.slots.keys().copied().collect();
         for partition in partitions {
             let Some(slot) = self.forget(&partition) else { continue };
-            if slot.copy.halted().is_some() {
-                continue;
-            }
-            let mut ports =
-                LanePorts { lane: &self.sender, waits: &slot.waits, control: self.context.control.as_ref() };
-            let Slot { copy, .. } = slot;
-            match std::panic::catch_unwind(AssertUnwindSafe(|| copy.close(&mut ports))) {
-                Ok(Ok(closing)) => closed.push(closing),
-                Ok(Err(error)) => tracing::error!(%partition, %error, "a partition could not be closed"),
-                Err(payload) => tasks::report_panic("closing a partition", payload.as_ref()),
-            }
+            closed.extend(self.close(&partition, slot));
         }
         closed
+    }
+
+    fn close(&self, partition: &PartitionId, slot: Slot) -> Option<Closed> {
+        let Slot { copy, waits, .. } = slot;
+        if copy.halted().is_some() {
+            return None;
+        }
+        let mut ports =
+            LanePorts { lane: &self.sender, waits: &waits, control: self.context.control.as_ref() };
+        match std::panic::catch_unwind(AssertUnwindSafe(|| copy.close(&mut ports))) {
+            Ok(Ok(closing)) => return Some(closing),
+            Ok(Err(error)) => tracing::error!(%partition, %error, "a partition could not be closed"),
+            Err(payload) => tasks::report_panic("closing a partition", payload.as_ref()),
+        }
+        None
     }
 }
 

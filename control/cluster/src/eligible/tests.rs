@@ -115,6 +115,21 @@ fn a_declined_copy_counts_no_more() {
 }
 
 #[test]
+fn a_leader_that_met_damage_gives_its_copy_up() {
+    let current = Some(pair(1, 12).log);
+    let doubt = Declined { reason: DeclineReason::Doubt, current, accepted: generation(3), end: 9 };
+    let mut before = state(&[1, 2], &[pair(2, 22)], opened_at(pair(1, 11), 3));
+    // As after the creation of a topic: no copy was named.
+    for named in [before.leader.unwrap().log, None] {
+        before.leader = Some(Leader { log: named, ..before.leader.unwrap() });
+        let after = apply(&before, &tenure(), &Report::Declined(doubt)).unwrap();
+        assert_eq!((after.leader, after.last), (None, Last::Nobody));
+        assert_eq!(after.eligible, [pair(2, 22)].into(), "who holds everything leads on");
+        assert_eq!((after.gone[0].pair, after.gone[0].current), (pair(1, 11), current));
+    }
+}
+
+#[test]
 fn a_report_from_before_a_change_does_not_land() {
     let mut world = World::with_brokers(2);
     let new = NewTopic { name: "t".to_owned(), partitions: 1, replication_factor: 2, ..NewTopic::default() };

@@ -41,7 +41,7 @@ impl<D: Disk> Log<D> {
         };
         let log_start = start_by_map(&home, &listing).unwrap_or(*first);
         let recovered =
-            Recovered { clean: false, mark: log_start, log_start, synced: *last, cut_ambiguous: false };
+            Recovered { clean: false, mark: log_start, log_start, synced: *last, ..Recovered::default() };
         Log::open(dir, partition, config, recovered, now).map(Some)
     }
 }

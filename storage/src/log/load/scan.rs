@@ -15,7 +15,7 @@ use crate::error::{Damaged, Doing, StorageError};
 use crate::flush::{Dirty, Held, SideWrite};
 use crate::layout::{self, Kind};
 use crate::producers::{Producers, snapshot};
-use crate::seal::{self, Running};
+use crate::seal::{self, Found, Running};
 use crate::segment::Segment;
 use crate::segment::walk::{Broken, Walk, valid_batch_after};
 
@@ -55,13 +55,18 @@ impl<D: Disk> Loader<'_, D> {
                 self.snapshot_at(segment.base());
             }
             let leapt = at > first && segment.base() != expected;
-            let (running, broken) = self.scan_segment(segment, &mut expected)?;
+            let (mut running, mut broken) = self.scan_segment(segment, &mut expected)?;
+            if broken.is_none() && self.is_not_as_sealed(segment, &running) {
+                (running, expected) = (Running::new(), segment.base());
+                broken = Some("the segment's checksum is not the one that was sealed".to_string());
+            }
             // The batch that a leap was made for never came to the disk: the log ends before it.
             let nothing = leapt && running.size() == 0;
             let broken =
                 broken.or_else(|| nothing.then(|| "nothing stands behind a leap in offsets".to_string()));
             let Some(reason) = broken else {
                 checksums.push((Some(running), expected));
+                self.is_right(segment);
                 continue;
             };
             let next = segments.get(at + 1);
@@ -131,6 +136,19 @@ impl<D: Disk> Loader<'_, D> {
         Ok(first)
     }
 
+    /// Whether a segment below what was promised, each of whose batches is right, is not as it was sealed: then a byte
+    /// changed that the batches' own checksums leave out.
+    fn is_not_as_sealed(&self, segment: &Segment<D>, running: &Running) -> bool {
+        let base = segment.base();
+        if base >= self.promised || !self.listing.seals.contains(&base) {
+            return false;
+        }
+        match seal::read(self.log.disk(), self.log.folder(), base) {
+            Found::Seal(seal) => seal.size == running.size() && seal.crc != running.crc(),
+            Found::Missing | Found::Bad(_) => false,
+        }
+    }
+
     /// Whether damage at `offset` is left as it is, and opening goes on with the segment behind it: what was
     /// promised is never cut, and the caller knows that this copy cannot vouch for it.
     fn passes_over(&self, offset: Offset, next: Option<&Arc<Segment<D>>>) -> bool {
@@ -195,6 +213,8 @@ impl<D: Disk> Loader<'_, D> {
         self.log.producers = producers;
         if at != Some(base) && self.log.replay(at, base, self.now)? {
             self.rebuilt(SideFile::ProducerSnapshot);
+            // Before retention may take what they were built from.
+            self.snapshot_at(base);
         }
         Ok(())
     }
@@ -227,6 +247,9 @@ impl<D: Disk> Loader<'_, D> {
                     let header = step.header;
                     if header.last_offset() - segment.base() > i64::from(i32::MAX) {
                         break Some(format!("offset {} does not fit the segment", header.last_offset()));
+                    }
+                    if self.is_too_new(header.generation) {
+                        break Some(format!("generation {:?} was never given", header.generation));
                     }
                     if let Some(generation) = header.generation {
                         if self.log.generations.latest().is_some_and(|(latest, _)| latest > generation) {

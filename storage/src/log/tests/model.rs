@@ -370,7 +370,7 @@ proptest! {
             }
             disk.put(&path, &content).unwrap();
         }
-        let row = Recovered { clean, mark: promised, synced: promised, log_start: 0, cut_ambiguous };
+        let row = Recovered { clean, mark: promised, synced: promised, cut_ambiguous, ..Recovered::default() };
         let Ok((mut log, _)) = try_open(&disk, small(), row) else { return Ok(()) };
         let reader = log.reader();
         prop_assert!(reader.end() >= promised);

@@ -221,14 +221,20 @@ pub fn log(input: &[u8]) {
     }
     let (mark, log_start) = if promised { (case.promised, case.start) } else { (0, 0) };
     let row = Recovered { clean, mark, log_start, synced: mark, cut_ambiguous, ..Recovered::default() };
-    let log = match Log::open(&data_dir(&disk), partition(), config(), row, NOW) {
-        Ok((log, _)) => log,
+    let (log, report) = match Log::open(&data_dir(&disk), partition(), config(), row, NOW) {
+        Ok(opened) => opened,
         Err(StorageError::Damaged(_)) => return,
         Err(error) => panic!("neither opened nor found damaged: {error}"),
     };
     assert!(log.end() >= mark.max(log_start), "what was promised is there");
     assert!(log.start() >= log_start && log.start() <= log.end());
-    used(log, &disk, clean);
+    // What was promised and is damaged, the log is opened around.
+    let trust = match (clean, report.damage.is_empty()) {
+        (_, false) => Trust::Damaged,
+        (true, true) => Trust::Believed,
+        (false, true) => Trust::Checked,
+    };
+    used(log, &disk, trust);
 }
 
 /// Nothing was promised: whatever stands there, the log opens, and holds the longest prefix of whole batches.
@@ -240,16 +246,16 @@ fn recovered(case: &Case, disk: &MemDisk) {
     assert_eq!(log.end(), end);
     assert_eq!(everything(&log.reader(), true), wanted);
     flush(&mut log);
-    let synced = log.synced();
+    let (log_start, synced) = (log.start(), log.synced());
     assert_eq!(log.durable(), end, "everything is flushed");
     // Once more, as after the loss of power right behind the flush.
     drop(log);
     let crashed = disk.crash(Crash::LoseUnsynced);
-    let row = Recovered { synced, mark: synced, ..Recovered::default() };
+    let row = Recovered { synced, mark: synced, log_start, ..Recovered::default() };
     let (log, _) = Log::open(&data_dir(&crashed), partition(), config(), row, NOW).expect("it was flushed");
     assert_eq!(log.end(), end);
     assert_eq!(everything(&log.reader(), true), wanted);
-    used(log, &crashed, false);
+    used(log, &crashed, Trust::Checked);
 }
 
 /// A batch that a reader gives out: base offset, next offset, bytes.
@@ -346,8 +352,20 @@ fn flush(log: &mut Log<MemDisk>) {
     }
 }
 
+/// What an open knew of what it opened.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Trust {
+    /// Every batch is whole.
+    Checked,
+    /// It was closed properly, and may turn out to be damaged.
+    Believed,
+    /// It is damaged, and that was told.
+    Damaged,
+}
+
 /// A log that opened can be asked, appended to, closed and opened again, and says the same then.
-fn used(mut log: Log<MemDisk>, disk: &MemDisk, trusted: bool) {
+fn used(mut log: Log<MemDisk>, disk: &MemDisk, trust: Trust) {
+    let trusted = trust != Trust::Checked;
     let reader = log.reader();
     for from in [reader.start(), reader.end() - 1, reader.end()] {
         let _ = reader.read(from, 100, Offset::MAX, true);
@@ -374,14 +392,17 @@ fn used(mut log: Log<MemDisk>, disk: &MemDisk, trusted: bool) {
     job.run().expect("this disk flushes");
     let row = Recovered { clean: true, mark: end, log_start: start, synced: end, ..Recovered::default() };
     let opened = Log::open(&data_dir(disk), partition(), config(), row, NOW);
-    let (mut log, _) = match opened {
+    let (mut log, report) = match opened {
         Ok(opened) => opened,
         // What was believed after a clean stop may turn out to be damaged when it is read.
         Err(StorageError::Damaged(_)) if trusted => return,
         Err(error) => panic!("closed properly, and does not open: {error}"),
     };
     assert_eq!((log.start(), log.end()), (start, end));
-    assert_eq!(everything(&log.reader(), !trusted), after);
+    assert!(trusted || report.damage.is_empty(), "{:?}", report.damage);
+    if trust != Trust::Damaged && report.damage.is_empty() {
+        assert_eq!(everything(&log.reader(), !trusted), after);
+    }
     let _ = log.retain(end, NOW);
     let _ = log.truncate(start.max(end / 2), NOW);
     let _ = everything(&log.reader(), false);

@@ -496,8 +496,10 @@ impl State {
         {
             let answer = slot.leaving.take();
             let closed = self.close(partition, slot);
-            // The reconciler waits for this.
-            let _ = answer.map(|answer| answer.send(closed));
+            if let Some(answer) = answer {
+                // The reconciler waits for this.
+                let _ = answer.send(closed);
+            }
         }
         true
     }

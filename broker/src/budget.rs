@@ -3,15 +3,18 @@
 //! Requests have two purses, so that nobody who holds one waits for the same one: a large frame pays for its
 //! bytes as they are received, and a whole request pays for what decoding it takes before it is started. A request
 //! never needs more of the second while it holds some, so the wait always ends; for the first see [`Receiving`].
-//! Answers have a third, for which nobody waits: see [`answers`].
+//! Answers have a third, for which no consumer waits: see [`answers`]. Requests that take long, or whose answers may be
+//! many times their size, take [`turns`].
 
 pub mod answers;
+pub mod turns;
 
 use std::sync::Arc;
 
 use answers::Answers;
 use felix_cluster::config::broker::NetConfig;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use turns::Turns;
 
 /// Frames up to this many bytes are received without asking: less than what an open socket costs the system.
 pub const SMALL_FRAME_BYTES: usize = 64 * 1024;
@@ -22,6 +25,7 @@ pub struct Budget {
     receiving: Receiving,
     working: Purse,
     answers: Answers,
+    turns: Turns,
 }
 
 /// Some memory, given back when dropped.
@@ -52,10 +56,12 @@ impl Budget {
 
     /// So many bytes for receiving, for working and for answers.
     pub fn new(receiving: usize, working: usize, answers: usize) -> Budget {
+        let answers = Answers::new(answers);
         Budget {
             receiving: Receiving { purse: Purse::new(receiving), last: Purse::new(1) },
             working: Purse::new(working),
-            answers: Answers::new(answers),
+            turns: Turns::new(answers.clone()),
+            answers,
         }
     }
 
@@ -72,6 +78,11 @@ impl Budget {
     /// For answers.
     pub fn answers(&self) -> &Answers {
         &self.answers
+    }
+
+    /// For requests that others must not feel.
+    pub fn turns(&self) -> &Turns {
+        &self.turns
     }
 }
 

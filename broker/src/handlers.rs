@@ -6,7 +6,7 @@
 //! connection is closed; only ApiVersions of an unknown version has an answer. Wire messages stop in these files.
 
 use std::collections::HashSet;
-use std::future::Future;
+use std::future::{Future, poll_fn};
 use std::hash::Hash;
 use std::net::SocketAddr;
 use std::pin::Pin;
@@ -19,6 +19,7 @@ use thiserror::Error;
 
 use crate::budget::answers::{Account, Held};
 use crate::node::Node;
+use crate::tasks;
 
 mod alter_configs;
 mod api_versions;
@@ -340,8 +341,39 @@ pub fn check(frame: Bytes, backing: usize) -> Result<Arrival, Refusal> {
     Ok(Arrival::Request(Checked { request: request.check()?, backing, index }))
 }
 
+/// A request of so many bytes that is not about records may take long, or ask for an answer that is many times as large.
+const LARGE_BYTES: usize = 16 * 1024;
+
+/// Whether a request takes a turn, on a thread of its own. Those whose order among each other counts never do.
+fn takes_turn(node: &Node, checked: &Checked) -> bool {
+    let api = &APIS[checked.index];
+    let large = checked.bytes() > LARGE_BYTES;
+    match api.class {
+        Class::Admin => large || node.budget.answers().is_short(),
+        Class::Discovery => large,
+        Class::Groups => large && matches!(api.key, ApiKey::DescribeGroups | ApiKey::OffsetFetch),
+        Class::Records => false,
+    }
+}
+
 /// Starts a request.
 pub fn start(node: &Arc<Node>, client: &Arc<Client>, account: &Arc<Account>, checked: Checked) -> Answer {
+    if !takes_turn(node, &checked) {
+        return begin(node, client, account, checked);
+    }
+    let (node, client, account) = (Arc::clone(node), Arc::clone(client), Arc::clone(account));
+    Answer::Later(Box::pin(async move {
+        let _turn = node.budget.turns().take().await;
+        match tasks::apart(|| begin(&node, &client, &account, checked)) {
+            Answer::Now(reply) => reply,
+            Answer::Later(mut waiting) | Answer::Parked(mut waiting) => {
+                poll_fn(|context| tasks::apart(|| waiting.as_mut().poll(context))).await
+            }
+        }
+    }))
+}
+
+fn begin(node: &Arc<Node>, client: &Arc<Client>, account: &Arc<Account>, checked: Checked) -> Answer {
     let call = Call {
         request: checked.request,
         backing: checked.backing,

@@ -87,6 +87,12 @@ where
     })
 }
 
+/// Runs `body` here, where it may take long: the other tasks of this thread go on elsewhere meanwhile. The caller bounds
+/// how many there are. Only on a runtime of several threads.
+pub fn apart<T>(body: impl FnOnce() -> T) -> T {
+    tokio::task::block_in_place(body)
+}
+
 /// Starts a plain thread. A panic in `body` is logged and counted; `join` then returns `Err`.
 pub fn thread<T, F>(name: &str, body: F) -> io::Result<std::thread::JoinHandle<Result<T, Panicked>>>
 where

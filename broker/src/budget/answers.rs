@@ -9,6 +9,8 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use tokio::sync::Notify;
+
 /// What an answer may hold even when all memory is taken.
 pub const FLOOR_BYTES: usize = 64 * 1024;
 /// What one answer may take is this part of what is free.
@@ -24,6 +26,8 @@ pub struct Answers {
 struct Purse {
     limit: usize,
     held: AtomicUsize,
+    /// Told whenever memory is short no more.
+    enough: Notify,
 }
 
 /// What one connection holds of it.
@@ -41,6 +45,18 @@ pub struct Held {
 }
 
 impl Purse {
+    /// Whether `held` is so much that there is little left.
+    fn is_short(&self, held: usize) -> bool {
+        held > self.limit / 4 * 3
+    }
+
+    fn give_back(&self, bytes: usize) {
+        let before = self.held.fetch_sub(bytes, Ordering::Relaxed);
+        if self.is_short(before) && !self.is_short(before - bytes) {
+            self.enough.notify_waiters();
+        }
+    }
+
     /// What one more answer may take.
     fn part(&self) -> usize {
         self.limit.saturating_sub(self.held.load(Ordering::Relaxed)) / PART
@@ -50,7 +66,7 @@ impl Purse {
 impl Answers {
     /// At most `limit` bytes.
     pub fn new(limit: usize) -> Answers {
-        Answers { purse: Arc::new(Purse { limit, held: AtomicUsize::new(0) }) }
+        Answers { purse: Arc::new(Purse { limit, held: AtomicUsize::new(0), enough: Notify::new() }) }
     }
 
     /// The limit.
@@ -65,7 +81,19 @@ impl Answers {
 
     /// Whether more than three quarters are held: then memory is not left for long to those who do not read.
     pub fn is_short(&self) -> bool {
-        self.held() > self.purse.limit / 4 * 3
+        self.purse.is_short(self.held())
+    }
+
+    /// Waits until memory is not short.
+    pub async fn enough(&self) {
+        loop {
+            // Before the look, so that no word is missed in between.
+            let told = self.purse.enough.notified();
+            if !self.is_short() {
+                return;
+            }
+            told.await;
+        }
     }
 
     /// An account for one connection.
@@ -123,7 +151,7 @@ impl Held {
             all.fetch_add(bytes - self.bytes, Ordering::Relaxed);
             own.fetch_add(bytes - self.bytes, Ordering::Relaxed);
         } else {
-            all.fetch_sub(self.bytes - bytes, Ordering::Relaxed);
+            self.account.purse.give_back(self.bytes - bytes);
             own.fetch_sub(self.bytes - bytes, Ordering::Relaxed);
         }
         self.bytes = bytes;

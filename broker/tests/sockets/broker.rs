@@ -192,6 +192,7 @@ pub const PRODUCE: i16 = 0;
 pub const FETCH: i16 = 1;
 pub const METADATA: i16 = 3;
 pub const API_VERSIONS: i16 = 18;
+pub const DESCRIBE_CONFIGS: i16 = 32;
 
 fn string(text: &str) -> Vec<u8> {
     let mut bytes = i16::try_from(text.len()).unwrap().to_be_bytes().to_vec();

@@ -3,7 +3,9 @@
 use std::io::Write;
 use std::time::Duration;
 
-use crate::broker::{API_VERSIONS, Broker, Client, FETCH, PRODUCE, fetch, fetch_upto, produce};
+use crate::broker::{
+    API_VERSIONS, Broker, Client, DESCRIBE_CONFIGS, FETCH, PRODUCE, fetch, fetch_upto, produce,
+};
 use crate::connections::{now, topic};
 
 const MIB: i64 = 1 << 20;
@@ -116,4 +118,49 @@ fn a_healthy_broker_lists_no_halted_copies() {
     let broker = Broker::start(&[]);
     let page = broker.page("/replication/halted");
     assert!(page.starts_with("HTTP/1.1 200") && page.ends_with("\r\n\r\n[]\n"), "{page}");
+}
+
+/// DescribeConfigs of so many groups that nobody has heard of: an answer a hundred times as large.
+fn describe_groups(count: i32) -> Vec<u8> {
+    let mut body = count.to_be_bytes().to_vec();
+    for number in 0..count {
+        let name = format!("group-{number}");
+        body.push(32);
+        body.extend(i16::try_from(name.len()).unwrap().to_be_bytes());
+        body.extend(name.as_bytes());
+        body.extend((-1_i32).to_be_bytes());
+    }
+    body.push(1);
+    body
+}
+
+#[test]
+fn large_lists_take_turns_and_nobody_else_feels_them() {
+    let limit = format!("felix.answer.bytes={}", 16 * MIB);
+    let broker = Broker::start(&[&["--set", &limit], &SMALL_BUFFER[..]].concat());
+    let mut client = broker.connect();
+    let one = i64::try_from(client.ask(DESCRIBE_CONFIGS, 1, 1, &describe_groups(3_000)).len()).unwrap();
+    assert!(one > 4 * MIB, "{one} bytes");
+    let before = broker.resident();
+    // Thirty such answers, eight times the limit in all, and nobody reads one.
+    let wish = crate::broker::request(DESCRIBE_CONFIGS, 1, 1, &describe_groups(3_000));
+    let asking: Vec<Client> = (0..30).map(|_| deaf(&broker, &wish)).collect();
+    broker.eventually("most memory taken", |broker| broker.metric("felix_answer_bytes") > 12 * MIB);
+    // Others are answered meanwhile, and one more large list is, too: whoever reads nothing is dropped.
+    let began = now();
+    let mut longest = Duration::ZERO;
+    for number in 0..200 {
+        let asked = now();
+        client.ask(API_VERSIONS, 0, number, &[]);
+        longest = longest.max(asked.elapsed());
+        let held = broker.metric("felix_answer_bytes");
+        assert!(held <= 12 * MIB + 5 * one, "{} MiB are held", held / MIB);
+    }
+    assert!(longest < Duration::from_secs(3), "{longest:?}");
+    let more = broker.resident().saturating_sub(before);
+    assert!(more < 250 << 20, "{} MiB more are resident", more >> 20);
+    client.ask(DESCRIBE_CONFIGS, 1, 2, &describe_groups(3_000));
+    assert!(began.elapsed() < Duration::from_secs(120), "{:?}", began.elapsed());
+    drop(asking);
+    broker.eventually("all given back", |broker| broker.metric("felix_answer_bytes") == 0);
 }

@@ -35,6 +35,11 @@ pub const CASES: &[Case] = &[
         proves: "LeaveGroup answers each of several members with its own code, by member id and by instance id (surface 78)",
         run: leave,
     },
+    Case {
+        name: "groups-coordinator-restarts",
+        proves: "over and over again a restart leaves a group its generation, members and commits: 14, 15 or 16 meanwhile, no rebalance, and the coordinator that is named is there (B063)",
+        run: coordinator_restarts,
+    },
 ];
 
 /// A consumer that knows these protocols, the first most liked.
@@ -188,4 +193,73 @@ fn leave(stage: &mut Stage) -> Result<()> {
     equal("by instance id", leave_all(&mut to, &group, &[("", Some("one"))])?, vec![code::NONE])?;
     let (error, state, members) = to.describe_group(&group)?;
     equal("the group is empty", (error, state.as_str(), members.len()), (0, "Empty", 0)).context("at the end")
+}
+
+/// A member asks until its coordinator has loaded the group; what it is told then.
+fn after_loading(to: &mut Connection, mut ask: impl FnMut(&mut Connection) -> Result<i16>) -> Result<i16> {
+    wait::until("the coordinator to have loaded the group", Duration::from_secs(30), || {
+        let error = ask(to)?;
+        let loading = matches!(
+            error,
+            code::COORDINATOR_LOAD_IN_PROGRESS | code::COORDINATOR_NOT_AVAILABLE | code::NOT_COORDINATOR
+        );
+        Ok((!loading).then_some(error))
+    })
+}
+
+fn coordinator_restarts(stage: &mut Stage) -> Result<()> {
+    let (group, topic) = (stage.name("g"), stage.name("t"));
+    let (mut to, mut other) = (stage.connect()?, stage.connect()?);
+    to.create(&topic, 1, &[])?;
+    to.coordinator(&group)?;
+    // Nobody's session ends while the broker is away.
+    let join = Join { session: 60_000, rebalance: 60_000, ..Join::consumer(&group) };
+    let first = to.join_new(&join)?;
+    to.sync(&group, first.generation, &first.member, None, &[(&first.member, b"x")])?;
+    let id = other.join(&join)?.member;
+    let pending = start_join(&mut other, &join.clone().member(&id))?;
+    wait_rebalance(&mut to, &group, first.generation, &first.member)?;
+    let one = to.join(&join.clone().member(&first.member))?;
+    let two = end_join(&mut other, pending)?;
+    equal("one generation", one.generation, two.generation)?;
+    let shares: [(&str, &[u8]); 2] = [(&one.member, b"one"), (&two.member, b"two")];
+    let (leading, following) = if one.leader == one.member { (&one, &two) } else { (&two, &one) };
+    to.sync(&group, one.generation, &leading.member, None, &shares)?;
+    other.sync(&group, one.generation, &following.member, None, &[])?;
+
+    let mut committed = -1;
+    for round in 0..if stage.full { 30 } else { 4 } {
+        // A clean stop and a kill in turn.
+        if round % 2 == 0 {
+            stage.broker.restart()?
+        } else {
+            stage.broker.kill_and_restart()?
+        }
+        for member in [&one.member, &two.member] {
+            let mut to = stage.connect()?;
+            let heard = after_loading(&mut to, |to| to.heartbeat(&group, one.generation, member, None))?;
+            equal(&format!("heartbeat after restart {round}"), heard, 0)?;
+            to.coordinator(&group)?;
+            equal(
+                &format!("committed before restart {round}"),
+                to.committed_offset(&group, &topic)?,
+                committed,
+            )?;
+            committed += 1;
+            let heard = after_loading(&mut to, |to| {
+                to.commit_as(&group, one.generation, member, &topic, committed, "")
+            })?;
+            equal(&format!("commit after restart {round}"), heard, 0)?;
+        }
+        let mut to = stage.connect()?;
+        let heard = to.heartbeat(&group, one.generation, "somebody", None)?;
+        equal("whoever is no member", heard, code::UNKNOWN_MEMBER_ID)?;
+        let (error, state, mut members) = to.describe_group(&group)?;
+        let mut expected = [one.member.clone(), two.member.clone()];
+        members.sort();
+        expected.sort();
+        equal("the group", (error, state.as_str()), (0, "Stable"))?;
+        equal("its members", members.as_slice(), expected.as_slice())?;
+    }
+    Ok(())
 }

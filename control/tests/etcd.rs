@@ -60,6 +60,7 @@ fn main() {
             wanted.push(argument);
         }
     }
+    server::sweep();
     say(&serde_json::json!({ "version": server::version(&server) }));
     let mut failed = 0;
     for (name, case) in CASES {

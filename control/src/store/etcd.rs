@@ -8,7 +8,7 @@
 //! levels, before it writes anything, and refuses two puts of one key before it does anything; both are what
 //! [`Store::commit`] promises.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use felix_cluster::decision::{Change, Compare, Decision, Write};
@@ -165,30 +165,52 @@ fn number(revision: Revision) -> i64 {
     i64::try_from(revision.0).unwrap_or(i64::MAX)
 }
 
-impl Etcd {
-    /// Connects and asks how far the store has come. `seen` is what was seen of it before this process; a store that is
-    /// behind it, or another one, is refused.
-    pub async fn connect(config: EtcdConfig, seen: Option<Position>) -> Result<Etcd, EtcdError> {
+/// The ways of one process to etcd. Its handles share what they have seen and heard of, so that a store that goes back
+/// under one is refused by all, and what any of them has written is expected by the watches of all.
+pub struct EtcdWays {
+    way: Way,
+    prefix: String,
+    /// Known since the first answer.
+    shared: OnceLock<Arc<Shared>>,
+}
+
+impl EtcdWays {
+    /// Checks the settings; nothing is connected yet.
+    pub fn new(config: EtcdConfig) -> Result<EtcdWays, EtcdConfigError> {
         let prefix = config.prefix.clone();
         if !prefix.starts_with('/') || prefix.ends_with('/') {
-            return Err(EtcdConfigError::Prefix(prefix).into());
+            return Err(EtcdConfigError::Prefix(prefix));
         }
-        let mut way = Way::new(config)?;
-        let probe = RangeRequest { key: format!("{prefix}{NUDGE}").into_bytes(), ..RangeRequest::default() };
+        Ok(EtcdWays { way: Way::new(config)?, prefix, shared: OnceLock::new() })
+    }
+
+    /// A new handle, with a connection of its own on the present runtime: connects, and asks how far the store has come.
+    /// One attempt of it at one endpoint takes at most `attempt`.
+    pub async fn connect(&self, attempt: Duration) -> Result<Etcd, StoreError> {
+        let mut way = self.way.twin(attempt);
+        let floor = self.shared.get().map(|shared| *shared.seen.lock());
+        let key = format!("{}{NUDGE}", self.prefix).into_bytes();
+        let probe = RangeRequest { key, ..RangeRequest::default() };
         let answer: RangeResponse = way.read(RANGE, &probe).await.map_err(not_read)?;
         let unheard = || StoreError::Unavailable("an answer has no header".to_owned());
         let found = position(&answer.header.ok_or_else(unheard)?);
-        seen.unwrap_or(found).follow(found)?;
-        let shared = Shared { seen: Mutex::new(found), expected: watch::Sender::default() };
-        Ok(Etcd { way, prefix, shared: Arc::new(shared), page: usize::MAX })
+        let fresh = || Arc::new(Shared { seen: Mutex::new(found), expected: watch::Sender::default() });
+        let shared = Arc::clone(self.shared.get_or_init(fresh));
+        let store = shared.seen.lock().store;
+        shared.follow(floor.unwrap_or(Position { store, ..found }), answer.header)?;
+        Ok(Etcd { way, prefix: self.prefix.clone(), shared, page: usize::MAX })
     }
+}
 
-    /// Another handle, with a connection of its own: for a thread that must not wait for this one. What either has
-    /// written reaches the watches of both.
-    #[must_use]
-    pub fn twin(&self, timeout: Duration) -> Etcd {
-        let way = self.way.twin(timeout);
-        Etcd { way, prefix: self.prefix.clone(), shared: Arc::clone(&self.shared), page: self.page }
+impl Etcd {
+    /// The only handle of a process. `seen` is what was seen of the store before this process; one that is behind it, or
+    /// another one, is refused.
+    pub async fn connect(config: EtcdConfig, seen: Option<Position>) -> Result<Etcd, EtcdError> {
+        let attempt = config.timeout;
+        let store = EtcdWays::new(config)?.connect(attempt).await?;
+        let found = store.position();
+        seen.unwrap_or(found).follow(found)?;
+        Ok(store)
     }
 
     fn spelled(&self, key: &str) -> Vec<u8> {

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use felix_cluster::state::Revision;
-use felix_control::store::etcd::{Etcd, EtcdConfig};
+use felix_control::store::etcd::{Etcd, EtcdConfig, EtcdWays};
 use felix_control::store::{After, Store, StoreError, Watch, list_all};
 
 use crate::load::{Run, count, follow};
@@ -30,7 +30,7 @@ pub fn conformance(server: &Path) -> String {
         its_prefix_is_its_own(&cluster).await;
         old_revisions_are_told_from_the_beginning(&cluster).await;
         a_revision_of_somebody_else_reaches_the_watch(&cluster).await;
-        twins_are_told_of_each_other(&cluster).await;
+        handles_are_told_of_each_other(&cluster).await;
     });
     "one server".to_owned()
 }
@@ -107,22 +107,27 @@ async fn a_revision_of_somebody_else_reaches_the_watch(cluster: &Cluster) {
     assert_eq!(list_all(&mut store, "/").await.unwrap().0.len(), 1);
 }
 
-async fn twins_are_told_of_each_other(cluster: &Cluster) {
-    let mut store = cluster.connect("/twins").await;
-    let mut twin = store.twin(TIMEOUT);
+/// Handles of one process, each with a connection of its own.
+async fn handles_are_told_of_each_other(cluster: &Cluster) {
+    let ways = EtcdWays::new(cluster.config("/handles")).unwrap();
+    let mut store = ways.connect(TIMEOUT).await.unwrap();
+    let mut other = ways.connect(TIMEOUT).await.unwrap();
     written(&mut store, 1, "x").await;
     let mut watch = store.watch("/", store.position().revision).await.unwrap();
     cluster.members[0].write_elsewhere();
-    let lost = twin.commit(&[put(1, "lost").absent(suite::key(1))]).await.unwrap();
+    let lost = other.commit(&[put(1, "lost").absent(suite::key(1))]).await.unwrap();
     while bounded(watch.next()).await.unwrap().revision < lost.revision {}
-    assert_eq!(store.position(), twin.position());
+    assert_eq!(store.position(), other.position());
 }
 
 /// Runs a count and somebody who follows it, while `trouble` has its way with the servers.
 fn under_load(cluster: &mut Cluster, rounds: u64, trouble: impl AsyncFn(&mut Cluster, &Run, u64)) -> String {
     let run = Run::default();
     block_on(async {
-        let (mut writer, mut follower) = (cluster.connect("/load").await, cluster.connect("/load").await);
+        // As in a broker: the two know of each other.
+        let ways = EtcdWays::new(cluster.config("/load")).unwrap();
+        let (mut writer, mut follower) =
+            (ways.connect(TIMEOUT).await.unwrap(), ways.connect(TIMEOUT).await.unwrap());
         let watched = follow(&mut follower, &run);
         let troubled = async {
             run.progress(50).await;

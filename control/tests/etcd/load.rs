@@ -30,6 +30,10 @@ pub struct Run {
     pub longest: Cell<Duration>,
     pub relists: Cell<u64>,
     seen: RefCell<Vec<u64>>,
+    /// When each step was answered.
+    answered: RefCell<Vec<Instant>>,
+    /// How much later one was told.
+    late: Cell<Duration>,
 }
 
 impl Run {
@@ -47,11 +51,12 @@ impl Run {
 
     pub fn told(&self) -> String {
         format!(
-            "{} steps, {} of unknown outcome, {} refused, longest pause {} ms, {} lists anew",
+            "{} steps, {} of unknown outcome, {} refused, longest pause {} ms, told at most {} ms after the answer, {} lists anew",
             self.steps.get(),
             self.unknown.get(),
             self.refused.get(),
             self.longest.get().as_millis(),
+            self.late.get().as_millis(),
             self.relists.get()
         )
     }
@@ -96,6 +101,7 @@ pub async fn count(store: &mut Etcd, run: &Run) {
             run.longest.set(run.longest.get().max(since.elapsed()));
             since = Instant::now();
             run.steps.set(next);
+            run.answered.borrow_mut().push(since);
             run.last.set(at);
         }
         (number, revision) = (found, at);
@@ -122,7 +128,12 @@ pub async fn follow(store: &mut Etcd, run: &Run) {
                 ended = batch.changes.iter().any(|change| change.key == path(END));
                 for change in batch.changes.iter().filter(|change| change.key == path(KEY)) {
                     let value = change.value.as_ref().unwrap();
-                    run.seen.borrow_mut().push(serde_json::from_slice(value).unwrap());
+                    let step: u64 = serde_json::from_slice(value).unwrap();
+                    run.seen.borrow_mut().push(step);
+                    let index = usize::try_from(step - 1).unwrap();
+                    if let Some(answered) = run.answered.borrow().get(index) {
+                        run.late.set(run.late.get().max(answered.elapsed()));
+                    }
                 }
             }
             Err(StoreError::Unavailable(_) | StoreError::Compacted(_)) => {
@@ -144,6 +155,7 @@ pub async fn follow(store: &mut Etcd, run: &Run) {
     }
     let seen = run.seen.borrow();
     assert_eq!(seen.len() as u64, run.steps.get(), "each step is told once");
+    assert!(run.late.get() < Duration::from_secs(5), "told after {:?}", run.late.get());
     assert!(seen.iter().zip(1..).all(|(seen, wanted)| *seen == wanted), "in order: {seen:?}");
 }
 

@@ -15,6 +15,8 @@ use tempfile::TempDir;
 
 /// How long a server may take to be ready.
 const READY: Duration = Duration::from_secs(30);
+/// What our temporary folders are called; the process follows.
+const FOLDERS: &str = "felix-etcd-";
 /// A request's bound in these tests; short, so that failing over is quick.
 pub const TIMEOUT: Duration = Duration::from_secs(1);
 
@@ -23,6 +25,25 @@ pub fn version(server: &Path) -> String {
     let output = Command::new(server).arg("--version").output().expect("the server starts");
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     text.lines().next().unwrap_or_default().replace("etcd Version: ", "")
+}
+
+/// In memory, where there is such a place: what is lost when a machine loses power is none of these tests' business.
+fn place() -> PathBuf {
+    let shared = PathBuf::from("/dev/shm");
+    if shared.is_dir() { shared } else { std::env::temp_dir() }
+}
+
+/// Removes what a run left that was killed: the folders of processes that are no more.
+pub fn sweep() {
+    for entry in std::fs::read_dir(place()).unwrap().flatten() {
+        let name = entry.file_name().to_string_lossy().into_owned();
+        let Some(rest) = name.strip_prefix(FOLDERS) else { continue };
+        let process = rest.split('-').next().unwrap_or_default();
+        if !process.is_empty() && !Path::new("/proc").join(process).exists() {
+            // Another run may be sweeping too.
+            let _ = std::fs::remove_dir_all(entry.path());
+        }
+    }
 }
 
 /// Runs a test on a runtime like the one that the store has in a broker.
@@ -68,11 +89,8 @@ impl Cluster {
 
     /// Prepares servers and starts none.
     pub fn make(server: &Path, count: usize, token: &str, options: &[String]) -> Cluster {
-        // In memory: what is lost when a machine loses power is none of these tests' business.
-        let shared = Path::new("/dev/shm");
-        let mut builder = tempfile::Builder::new();
-        builder.prefix("felix-etcd-");
-        let folder = if shared.is_dir() { builder.tempdir_in(shared) } else { builder.tempdir() }.unwrap();
+        let prefix = format!("{FOLDERS}{}-", std::process::id());
+        let folder = tempfile::Builder::new().prefix(&prefix).tempdir_in(place()).unwrap();
         let mut members: Vec<Member> = (0..count)
             .map(|at| {
                 let name = format!("m{at}");

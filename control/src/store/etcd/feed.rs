@@ -28,8 +28,8 @@ const BATCHES: usize = 64;
 /// How long a revision that was heard of may be missing before the nudge is written. Where our own keys change all
 /// the time, as with beats, the next change says the same.
 const NUDGE_AFTER: Duration = Duration::from_millis(30);
-/// How long it may be missing then before the stream is believed to be stuck.
-const STUCK_AFTER: Duration = Duration::from_secs(2);
+/// How long it may be missing then before the stream is believed to be stuck. A view that lags for longer costs a lease.
+const STUCK_AFTER: Duration = Duration::from_millis(500);
 
 /// A watch of etcd. Ends when it is dropped.
 pub struct EtcdWatch {

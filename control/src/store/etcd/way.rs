@@ -116,18 +116,14 @@ impl Way {
             endpoints.push(endpoint(given, &config)?);
         }
         let timeout = config.timeout;
-        // Brokers with the same list begin at different places of it.
-        let (start, _) = Uuid::new_v4().as_u64_pair();
-        let at = usize::try_from(start % endpoints.len() as u64).unwrap_or(0);
+        let at = anywhere(endpoints.len());
         let (config, endpoints) = (Arc::new(config), endpoints.into());
         Ok(Way { config, endpoints, timeout, at, pending: false, channel: None, token: None })
     }
 
-    /// The same with another bound on each attempt.
+    /// Another one, with its own bound on each attempt; it begins anywhere.
     pub(super) fn twin(&self, timeout: Duration) -> Way {
-        let mut twin = self.clone();
-        twin.timeout = timeout;
-        twin
+        Way { timeout, at: anywhere(self.endpoints.len()), ..self.clone() }
     }
 
     /// How many endpoints there are to try.
@@ -311,6 +307,12 @@ impl Way {
         }
         request
     }
+}
+
+/// Brokers with the same list of endpoints begin at different places of it.
+fn anywhere(endpoints: usize) -> usize {
+    let (start, _) = Uuid::new_v4().as_u64_pair();
+    usize::try_from(start % endpoints.max(1) as u64).unwrap_or(0)
 }
 
 fn endpoint(given: &str, config: &EtcdConfig) -> Result<Endpoint, EtcdConfigError> {

@@ -9,9 +9,11 @@
 //! | flushers (a few) | the disk, for the bytes of records |
 //! | upkeep (one) | the disk, for everything else |
 //! | compaction (`log.cleaner.threads`) | the disk, and time |
+//! | authority (one) | the cluster's view |
 //!
 //! Which partitions are led is `reconcile`'s business: it follows the cluster's view.
 
+mod authority;
 mod compaction;
 mod flusher;
 mod handle;
@@ -37,7 +39,6 @@ use felix_partition::append::{AppendError, Appended};
 use felix_partition::opening::Opener;
 use felix_protocol::ids::{BrokerId, PartitionId};
 use felix_replication::halted::Halted;
-use felix_replication::lease::Lease;
 use felix_storage::disk::os::OsDisk;
 use felix_storage::{DataDir, FlushError, FlushMode, Flusher, Replicas, StorageError};
 use parking_lot::Mutex;
@@ -83,8 +84,6 @@ pub struct Setup {
     pub flush_mode: FlushMode,
     /// This broker.
     pub broker: BrokerId,
-    /// The session's lease.
-    pub lease: Lease,
     /// The clock.
     pub clock: SystemClock,
     /// How many lanes.
@@ -135,7 +134,7 @@ impl Partitions {
 
     fn start_with(setup: Setup, control: Arc<dyn ControlStore>) -> Result<Arc<Partitions>, StartError> {
         let flusher = Arc::new(Flusher::new(&setup.dir, setup.flush_mode)?);
-        let led = Arc::new(Led::new(setup.broker, setup.lease.clone()));
+        let led = Arc::new(Led::new(setup.broker));
         let (upkeep, keeper) =
             Upkeep::new(Arc::clone(&setup.replicas), Arc::clone(&led), setup.clock, setup.retain_every);
         let mut threads = vec![tasks::thread("felix-upkeep", keeper)?];
@@ -172,7 +171,6 @@ impl Partitions {
             replicas: setup.replicas,
             flusher,
             broker: setup.broker,
-            lease: setup.lease,
             clock: setup.clock,
         };
         let threads = Mutex::new(threads);

@@ -21,7 +21,6 @@ use felix_cluster::view::View;
 use felix_control::agent::{Agent, AgentConfig};
 use felix_partition::fence::settle_identities;
 use felix_protocol::ids::{BrokerId, TopicId, Uuid};
-use felix_replication::lease::Lease;
 use felix_storage::data_dir::Identity;
 use felix_storage::disk::os::OsDisk;
 use felix_storage::{DataDir, FlushMode, Limits as StorageLimits, Replicas, StorageError};
@@ -238,7 +237,6 @@ impl Starting {
                 ConfiguredFlushMode::FileSystem => FlushMode::Filesystem,
             },
             broker: id,
-            lease: Lease::shared(agent.lease().shared()),
             clock,
             lanes: config.threads.lanes.unwrap_or_else(lanes),
             flushers: config.threads.flushers.unwrap_or(FLUSHERS),
@@ -543,10 +541,11 @@ impl Server {
         let clean = matches!(end, End::Asked);
         let partitions = Arc::clone(&node.partitions);
         let stopped = tasks::blocking("stop", move || {
-            following.stop();
-            if clean {
-                partitions.stop();
-            }
+            following.stop(|| {
+                if clean {
+                    partitions.stop();
+                }
+            });
         });
         // A panic was logged and counted where it happened.
         let _ = stopped.await;

@@ -2,7 +2,7 @@
 //!
 //! An agent is a handle on one thread (`felix-control`) with a runtime of its own, which runs the executor: no
 //! cold read and no busy connection can delay a decision. With the embedded store nothing in it ever wakes by
-//! itself.
+//! itself; where others share the store, a second thread (`felix-beats`) keeps the session alive.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -27,13 +27,17 @@ use felix_storage::disk::Disk;
 use thiserror::Error;
 use tokio::sync::{mpsc, oneshot, watch};
 
+use crate::clock::LeaseClock;
 use crate::executor::job::Wanted;
+pub use crate::executor::{Applying, ControlError, LeaseView, Revoked};
 use crate::executor::{Command, Published, Step};
-pub use crate::executor::{ControlError, LeaseView};
 
+mod join;
 mod start;
 
 pub use start::StartError;
+
+use crate::store::{Connect, Position};
 
 /// Who this node is and where it is reached.
 #[derive(Clone, Debug)]
@@ -101,11 +105,10 @@ pub enum ReportError {
 #[derive(Clone)]
 pub struct Agent {
     node: BrokerId,
-    session: SessionId,
     published: Arc<Published>,
     commands: mpsc::UnboundedSender<Command>,
     /// Writes down how far the store had come, at the end.
-    remember: Arc<dyn Fn(Revision) -> std::io::Result<()> + Send + Sync>,
+    remember: Arc<dyn Fn(Position) -> std::io::Result<()> + Send + Sync>,
 }
 
 impl Agent {
@@ -113,6 +116,18 @@ impl Agent {
     /// lead. When it returns, the view says so and everything works.
     pub async fn start<D: Disk>(disk: D, config: AgentConfig) -> Result<Agent, StartError> {
         start::start(disk, config).await
+    }
+
+    /// Enters a cluster whose store other nodes use as well. When it returns, this node has a session whose beats are
+    /// confirmed. `renew_logs` gives all copies of the directory new identities, durably.
+    pub async fn join<D: Disk, C: Connect>(
+        disk: D,
+        config: AgentConfig,
+        connect: C,
+        clock: impl LeaseClock,
+        renew_logs: impl FnMut() -> std::io::Result<()> + Send + 'static,
+    ) -> Result<Agent, StartError> {
+        join::join(disk, config, connect, Arc::new(clock), Box::new(renew_logs)).await
     }
 
     /// What is known now.
@@ -152,14 +167,25 @@ impl Agent {
         self.node
     }
 
-    /// This process's life.
+    /// The session of this process, the newest: where others share the store, one that was ended is followed by another.
     pub fn session(&self) -> SessionId {
-        self.session
+        self.published.lease().session()
     }
 
-    /// The lease of that session.
+    /// The lease of that session. [`Agent::changed`] tells when there is another.
     pub fn lease(&self) -> LeaseView {
-        LeaseView::new(self.session, Arc::clone(self.published.lease()))
+        self.published.lease()
+    }
+
+    /// What this node is asked to give up. [`Agent::changed`] tells when that changes.
+    pub fn revoked(&self) -> Revoked {
+        self.published.revoked().borrow().clone()
+    }
+
+    /// Says from now on how far the broker has come with what the view and [`Agent::revoked`] told it. Whoever never
+    /// asks for this leads nothing, or nothing that others could be given.
+    pub fn applying(&self) -> Applying {
+        Applying::new(Arc::clone(&self.published))
     }
 
     /// Whether the store may have gone back without anyone noticing: then a copy whose topic it does not know may
@@ -253,7 +279,7 @@ impl Agent {
     /// Waits until the topics' partitions exist, and those led here have opened. Topics deleted meanwhile do not
     /// count.
     async fn wait_opened(&self, mut topics: Vec<TopicId>, wait: Duration) {
-        let (node, session) = (self.node, self.session);
+        let (node, session) = (self.node, self.session());
         self.wait_for(wait, |view| {
             topics.retain(|id| !is_open(view, id, node, session));
             topics.is_empty()
@@ -328,7 +354,7 @@ impl Agent {
 
     /// Takes a block of producer ids, which nobody else was or will be given.
     pub async fn next_producer_ids(&self) -> Result<Range<i64>, ControlError> {
-        let (node, session) = (self.node, self.session);
+        let (node, session) = (self.node, self.session());
         let answer = self.run(move |view| match producer_ids::next_block(view, node, session) {
             Err(used_up) => Step::Done(Err(used_up)),
             Ok((decision, block)) => Step::Write(decision, Box::new(move |_| Ok(block))),
@@ -397,7 +423,7 @@ impl Agent {
         learned: Learned,
         done: impl FnOnce(Result<Learned, ReportError>) + Send + 'static,
     ) {
-        let from = Tenure { broker: self.node, session: self.session, generation };
+        let from = Tenure { broker: self.node, session: self.session(), generation };
         let decide = move |view: &View| decide_report(view, partition, &from, &report, learned);
         let flatten = |answer: Result<Result<Learned, ReportError>, ControlError>| {
             done(answer.unwrap_or_else(|error| Err(error.into())));
@@ -413,7 +439,7 @@ impl Agent {
         held: Declined,
         done: impl FnOnce(Result<bool, ControlError>) + Send + 'static,
     ) {
-        let (node, session) = (self.node, self.session);
+        let (node, session) = (self.node, self.session());
         let decide = move |view: &View| {
             let (Some(key), Some(learned), Some(own)) =
                 (view.partition(&partition), view.learned(&partition), view.broker(node))
@@ -437,7 +463,7 @@ impl Agent {
 
     /// First act of a planned stop: from here on this node is named only where nobody else can be. It still leads.
     pub async fn drain(&self) -> Result<(), ControlError> {
-        let (node, session) = (self.node, self.session);
+        let (node, session) = (self.node, self.session());
         self.run(move |view| match registration::set_state(view, node, session, NodeState::Draining) {
             Some(decision) => Step::Write(decision, Box::new(|_| ())),
             None => Step::Done(()),
@@ -448,15 +474,15 @@ impl Agent {
     /// Last act of a planned stop, once nothing is led any more: the session ends in the store too, so that nobody
     /// has to wait for it to run out. The lease ends before that is written.
     pub async fn stop(&self) -> Result<(), ControlError> {
-        self.published.lease().store(0, std::sync::atomic::Ordering::Release);
-        let (node, session) = (self.node, self.session);
+        self.published.lease().end();
+        let (node, session) = (self.node, self.session());
         let last = move |view: &View| registration::set_state(view, node, session, NodeState::Fenced);
         let (to, from) = oneshot::channel();
         let stopped = || ControlError::Stopped("its loop is over".to_owned());
         self.commands.send(Command::Stop(Box::new(last), to)).map_err(|_| stopped())?;
-        let revision = from.await.map_err(|_| stopped())?;
-        let revision = revision.map_err(|error| ControlError::Unavailable(error.to_string()))?;
-        (self.remember)(revision).map_err(|error| ControlError::Unavailable(error.to_string()))
+        let position = from.await.map_err(|_| stopped())?;
+        let position = position.map_err(|error| ControlError::Unavailable(error.to_string()))?;
+        (self.remember)(position).map_err(|error| ControlError::Unavailable(error.to_string()))
     }
 }
 

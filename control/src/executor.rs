@@ -11,28 +11,38 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use felix_cluster::controller::Controller;
-use felix_cluster::decision::{Decision, Write};
+use felix_cluster::decision::{Change, Decision, Write};
+use felix_cluster::heartbeat::Lost;
 use felix_cluster::keys::Key;
 use felix_cluster::promotion::Standings;
 use felix_cluster::relist;
 use felix_cluster::state::Revision;
 use felix_cluster::view::View;
+use felix_protocol::ids::{BrokerId, SessionId};
 use thiserror::Error;
 use tokio::sync::mpsc;
 
-use crate::store::{Batch, Store, StoreError, Watch, list_all};
+use crate::membership::{EnterError, Membership};
+use crate::store::{Batch, Position, Store, StoreError, Watch, list_all};
 
 pub(crate) mod job;
 mod published;
+mod round;
+mod sessions;
 
 pub(crate) use job::{Job, Step};
-pub use published::LeaseView;
 pub(crate) use published::Published;
+pub use published::{Applying, LeaseView, Revoked};
+pub(crate) use sessions::Sessions;
+
+use round::Round;
 
 /// How long to wait before looking at a store again that did not answer.
 const RETRY: Duration = Duration::from_millis(500);
 /// Jobs taken in before the next transaction; they are answered together.
 const JOBS_AT_ONCE: usize = 16_384;
+/// How long the watch may take to tell of what this node has written; then everything is read anew.
+const TOLD_WITHIN: Duration = Duration::from_secs(2);
 /// How often in a row a store may refuse to write before those who wait are told.
 const REFUSALS: u32 = 3;
 /// What a controller's decision costs at most, in operations.
@@ -58,6 +68,25 @@ pub enum ControlError {
     Broken,
 }
 
+/// Why the loop ended although nobody asked it to.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub(crate) enum Over {
+    /// The store failed for good.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// The session was lost to another process.
+    #[error("node {node} is running elsewhere: session {session} has taken the place of this one")]
+    Superseded {
+        /// The id.
+        node: BrokerId,
+        /// Who has it now.
+        session: SessionId,
+    },
+    /// The session was lost, and there cannot be another.
+    #[error("this node's session was lost, and it cannot register anew: {0}")]
+    Refused(String),
+}
+
 /// A decision that is made from the newest view, or none.
 pub(crate) type Last = Box<dyn FnOnce(&View) -> Option<Decision> + Send>;
 
@@ -66,7 +95,7 @@ pub(crate) enum Command {
     /// Something to be written.
     Job(Box<dyn Job>),
     /// A last decision, if there is still one to make, and the end.
-    Stop(Last, tokio::sync::oneshot::Sender<Result<Revision, StoreError>>),
+    Stop(Last, tokio::sync::oneshot::Sender<Result<Position, StoreError>>),
 }
 
 /// What became of a transaction.
@@ -87,6 +116,9 @@ pub(crate) struct Executor<S: Store> {
     controller: Controller,
     published: Arc<Published>,
     jobs: Vec<Box<dyn Job>>,
+    /// Where others share the store.
+    sessions: Option<Sessions>,
+    membership: Option<Membership>,
 }
 
 impl<S: Store> Executor<S> {
@@ -99,9 +131,41 @@ impl<S: Store> Executor<S> {
             controller: Controller::default(),
             published,
             jobs: Vec::new(),
+            sessions: None,
+            membership: None,
         };
         executor.relist().await?;
         Ok(executor)
+    }
+
+    /// From here on others share the store. What the list said of their beats is read once more.
+    pub(crate) fn share(&mut self, sessions: Sessions) {
+        self.sessions = Some(sessions);
+        self.watch = None;
+    }
+
+    /// The store, for reads that no view can answer.
+    pub(crate) fn store(&mut self) -> &mut S {
+        &mut self.store
+    }
+
+    /// Begins the session that `membership` has registered, now and again whenever it is lost.
+    pub(crate) async fn enter(&mut self, mut membership: Membership) -> Result<(), EnterError> {
+        let entered = membership.enter(self).await;
+        self.membership = Some(membership);
+        let registered = entered?;
+        self.published.begin(registered.lease.clone());
+        if let Some(sessions) = &mut self.sessions {
+            sessions.beats.sessions.send_replace(Some(registered));
+            // What this node led before, and may lead again, need not wait for anybody's turn.
+            sessions.is_urgent = true;
+        }
+        self.controller.note_all(&self.view);
+        let settled = self.settle().await;
+        if let Some(sessions) = &mut self.sessions {
+            sessions.is_urgent = false;
+        }
+        Ok(settled?)
     }
 
     /// What is known now.
@@ -151,10 +215,13 @@ impl<S: Store> Executor<S> {
     async fn catch_up(&mut self, revision: Revision) -> Result<(), StoreError> {
         while self.view.revision() < revision {
             let Some(watch) = &mut self.watch else { return self.relist().await };
-            match watch.next().await {
-                Ok(batch) => self.apply(&batch),
-                Err(StoreError::Compacted(_)) => return self.relist().await,
-                Err(error) => return Err(error),
+            match tokio::time::timeout(TOLD_WITHIN, watch.next()).await {
+                Ok(Ok(batch)) => self.apply(&batch),
+                // A watch only wakes: what it does not tell can be read.
+                Ok(Err(StoreError::Compacted(_) | StoreError::Unavailable(_))) | Err(_) => {
+                    return self.relist().await;
+                }
+                Ok(Err(error)) => return Err(error),
             }
         }
         Ok(())
@@ -169,6 +236,9 @@ impl<S: Store> Executor<S> {
             }
         }
         self.view.advance(batch.revision);
+        if let Some(sessions) = &mut self.sessions {
+            sessions.follow(&self.view, &batch.changes);
+        }
         self.note(&before);
     }
 
@@ -203,6 +273,8 @@ impl<S: Store> Executor<S> {
         // With nothing known yet, an unreadable value means that this is no store of ours.
         let first = self.view.revision() == Revision::ABSENT;
         let before = self.view.clone();
+        let beats = |change: &&Change| matches!(Key::parse(&change.key), Some(Key::Beat(_)));
+        let beats: Vec<Change> = listed.iter().filter(beats).cloned().collect();
         for change in relist::changes(&before, listed, revision) {
             match self.view.apply(&change) {
                 Ok(()) => {}
@@ -212,6 +284,9 @@ impl<S: Store> Executor<S> {
         }
         self.view.advance(revision);
         self.watch = Some(watch);
+        if let Some(sessions) = &mut self.sessions {
+            sessions.follow(&self.view, &beats);
+        }
         // Between two lists more than one step may have been taken, so steps are not checked here.
         self.controller.note_all(&self.view);
         Ok(())
@@ -262,12 +337,22 @@ impl<S: Store> Executor<S> {
         let limit = self.store.batch_limit();
         let mut round =
             Round { slots: limit.decisions, room: limit.operations, bytes: limit.bytes, ..Round::default() };
+        if let Some(sessions) = &mut self.sessions {
+            for (decision, node) in sessions.take_fences(&self.view) {
+                round.take(decision);
+                round.fences.push(node);
+            }
+        }
         // Jobs must not starve behind a long list of promotions.
         let most = (limit.operations / CONTROLLER_OPERATIONS).min(limit.decisions);
         let share = if self.jobs.is_empty() { most } else { most / 2 };
         let standings = Standings::new();
-        for decision in self.controller.decide(&self.view, &standings, share.max(1)) {
-            round.take(decision);
+        let is_quiet = self.controller.is_quiet();
+        let sessions = self.sessions.as_mut();
+        if sessions.is_none_or(|sessions| sessions.is_controllers_turn(&self.view, is_quiet)) {
+            for decision in self.controller.decide(&self.view, &standings, share.max(1)) {
+                round.take(decision);
+            }
         }
         round.controllers = round.decisions.len();
         for mut job in std::mem::take(&mut self.jobs) {
@@ -284,6 +369,11 @@ impl<S: Store> Executor<S> {
     }
 
     fn answer(&mut self, round: &Round, outcome: &Outcome) {
+        for (node, landed) in round.fences.iter().zip(&outcome.landed) {
+            if let Some(sessions) = self.sessions.as_mut().filter(|_| !landed) {
+                sessions.missed(*node);
+            }
+        }
         let mut finished = BTreeSet::new();
         for (job, landed) in round.jobs.iter().zip(&outcome.landed[round.controllers..]) {
             let settled = guarded(self.jobs[*job].as_mut(), |job| job.settled(*landed, outcome.revision));
@@ -309,6 +399,9 @@ impl<S: Store> Executor<S> {
             self.jobs[*job].fail(told.clone());
         }
         self.drop_jobs(&round.jobs.iter().copied().collect());
+        if let Some(sessions) = &mut self.sessions {
+            round.fences.iter().for_each(|node| sessions.missed(*node));
+        }
         self.controller.note_all(&self.view);
         self.watch = None;
     }
@@ -322,31 +415,35 @@ impl<S: Store> Executor<S> {
     }
 
     /// Serves until told to stop, or until nobody is left to tell it, or until the store fails for good.
-    pub(crate) async fn serve(
-        mut self,
-        mut commands: mpsc::UnboundedReceiver<Command>,
-    ) -> Result<(), StoreError> {
+    pub(crate) async fn serve(mut self, mut commands: mpsc::UnboundedReceiver<Command>) -> Result<(), Over> {
         loop {
-            let settled = self.settle().await;
-            match &settled {
+            let mut settled = self.settle().await;
+            if settled.is_ok() {
+                settled = self.keep_session().await?;
+            }
+            match settled {
                 Ok(()) => {}
-                Err(StoreError::Unavailable(what) | StoreError::Unknown(what)) => {
+                Err(StoreError::Unavailable(ref what) | StoreError::Unknown(ref what)) => {
                     tracing::warn!(%what, "the control store does not answer");
                     for mut job in self.jobs.drain(..) {
                         job.fail(ControlError::Unavailable(what.clone()));
                     }
                 }
                 Err(StoreError::Compacted(_)) => {}
-                Err(StoreError::Failed(_) | StoreError::Damaged(_) | StoreError::WentBack { .. }) => {
-                    return settled;
+                Err(
+                    error @ (StoreError::Failed(_) | StoreError::Damaged(_) | StoreError::WentBack { .. }),
+                ) => {
+                    return Err(error.into());
                 }
             }
-            let command = tokio::select! {
-                command = commands.recv() => command,
-                () = self.next_change(), if settled.is_ok() => continue,
-                () = tokio::time::sleep(RETRY), if settled.is_err() => continue,
+            let mut next = match self.woken(&mut commands, settled.is_ok()).await {
+                Woken::Command(command) => command,
+                Woken::Told(told) => {
+                    self.told(told);
+                    continue;
+                }
+                Woken::Later => continue,
             };
-            let mut next = command;
             loop {
                 match next {
                     None => return Ok(()),
@@ -371,10 +468,32 @@ impl<S: Store> Executor<S> {
         }
     }
 
+    /// Waits for something to do.
+    async fn woken(&mut self, commands: &mut mpsc::UnboundedReceiver<Command>, is_settled: bool) -> Woken {
+        let Executor { watch, sessions, view, .. } = self;
+        let told = async {
+            match watch {
+                Some(watch) if is_settled => watch.next().await,
+                Some(_) | None => std::future::pending().await,
+            }
+        };
+        let sessions = async {
+            match sessions {
+                Some(sessions) => sessions.woken(view).await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            command = commands.recv() => Woken::Command(command),
+            told = told => Woken::Told(told),
+            () = sessions, if is_settled => Woken::Later,
+            () = tokio::time::sleep(RETRY), if !is_settled => Woken::Later,
+        }
+    }
+
     /// Something was written by another process, or the watch has to begin anew.
-    async fn next_change(&mut self) {
-        let Some(watch) = &mut self.watch else { return };
-        match watch.next().await {
+    fn told(&mut self, told: Result<Arc<Batch>, StoreError>) {
+        match told {
             Ok(batch) => self.apply(&batch),
             Err(error) => {
                 tracing::debug!(%error, "the control watch begins anew");
@@ -383,8 +502,42 @@ impl<S: Store> Executor<S> {
         }
     }
 
+    /// Registers anew where the own session is over, and reads everything anew from time to time.
+    async fn keep_session(&mut self) -> Result<Result<(), StoreError>, Over> {
+        let Some(sessions) = &mut self.sessions else { return Ok(Ok(())) };
+        let current = self.published.lease().session();
+        let lost = sessions.lost.take().filter(|lost| lost.session == current);
+        if sessions.is_relist_due() {
+            self.watch = None;
+            if let Some(membership) = &mut self.membership {
+                membership.remember_revision(self.view.revision());
+            }
+        }
+        let Some(lost) = lost else { return Ok(Ok(())) };
+        let Some(membership) = self.membership.take() else { return Ok(Ok(())) };
+        if let Lost::Superseded(session) = lost.why {
+            return Err(Over::Superseded { node: membership.id, session });
+        }
+        tracing::warn!(
+            session = %lost.session, why = ?lost.why,
+            "this node's session was ended by others; it gives up all it led and registers anew"
+        );
+        match self.enter(membership).await {
+            Ok(()) => Ok(Ok(())),
+            Err(EnterError::Store(error @ (StoreError::Unavailable(_) | StoreError::Unknown(_)))) => {
+                // It is tried again, unless the registration has landed before that.
+                if let Some(sessions) = self.sessions.as_mut().filter(|_| self.published.lease().is_over()) {
+                    sessions.lost = Some(lost);
+                }
+                Ok(Err(error))
+            }
+            Err(EnterError::Store(error)) => Err(error.into()),
+            Err(error) => Err(Over::Refused(error.to_string())),
+        }
+    }
+
     /// Makes the last decision and closes the store. What follows from it is for others to decide.
-    async fn stop(&mut self, last: Last) -> Result<Revision, StoreError> {
+    async fn stop(&mut self, last: Last) -> Result<Position, StoreError> {
         for job in &mut self.jobs {
             job.fail(ControlError::Stopped("the broker stops".to_owned()));
         }
@@ -392,9 +545,18 @@ impl<S: Store> Executor<S> {
         if let Some(decision) = last(&self.view) {
             self.commit(std::slice::from_ref(&decision)).await?;
         }
+        let position = Position { revision: self.view.revision(), ..self.store.position() };
         self.store.close().await?;
-        Ok(self.view.revision())
+        Ok(position)
     }
+}
+
+/// What there is to do.
+enum Woken {
+    Command(Option<Command>),
+    Told(Result<Arc<Batch>, StoreError>),
+    /// Look again.
+    Later,
 }
 
 /// A job's own code panicked; it was told so.
@@ -412,43 +574,6 @@ fn guarded<T>(job: &mut dyn Job, run: impl FnOnce(&mut dyn Job) -> T) -> Result<
 /// While a transaction's outcome is open, a store that does not answer leaves it open.
 fn unresolved(error: StoreError) -> StoreError {
     if let StoreError::Unavailable(what) = error { StoreError::Unknown(what) } else { error }
-}
-
-/// One transaction in the making.
-#[derive(Default)]
-struct Round {
-    decisions: Vec<Decision>,
-    /// The first so many are the controller's; the others belong to `jobs`, in order.
-    controllers: usize,
-    jobs: Vec<usize>,
-    written: BTreeSet<Key>,
-    slots: usize,
-    room: usize,
-    bytes: usize,
-}
-
-impl Round {
-    fn fits(&self, decision: &Decision) -> bool {
-        let free = decision.writes().iter().all(|write| !self.written.contains(write.key()));
-        let room = self.slots > 0 && decision.operations() <= self.room && weight(decision) <= self.bytes;
-        free && (room || self.decisions.is_empty())
-    }
-
-    fn take(&mut self, decision: Decision) {
-        self.slots = self.slots.saturating_sub(1);
-        self.room = self.room.saturating_sub(decision.operations());
-        self.bytes = self.bytes.saturating_sub(weight(&decision));
-        self.written.extend(decision.writes().iter().map(|write| write.key().clone()));
-        self.decisions.push(decision);
-    }
-}
-
-fn weight(decision: &Decision) -> usize {
-    let bytes = |write: &Write| match write {
-        Write::Put(_, value) => value.len() + 64,
-        Write::Delete(_) => 64,
-    };
-    decision.writes().iter().map(bytes).sum()
 }
 
 #[cfg(test)]

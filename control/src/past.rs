@@ -29,6 +29,8 @@ const SUM_BYTES: usize = 8;
 pub(crate) struct Memory {
     pub(crate) past: Past,
     pub(crate) revision: Revision,
+    /// Which store that was, where it is not the directory's own.
+    pub(crate) store: Option<u64>,
     /// Why there is nothing to remember, where that is so: the file is missing or says nothing.
     pub(crate) lost: Option<&'static str>,
     /// How often it was written.
@@ -40,6 +42,8 @@ struct Stored {
     turn: u64,
     cluster: Option<String>,
     revision: Revision,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    store: Option<u64>,
     /// Hexadecimal, as in the store.
     sessions: Vec<String>,
     /// The memory was lost once, so that the store may have gone back then.
@@ -79,6 +83,7 @@ impl Memory {
             turn: self.turn,
             cluster: self.past.cluster.clone(),
             revision: self.revision,
+            store: self.store,
             sessions: self.past.sessions.iter().map(|session| format!("{:016x}", session.0)).collect(),
             unverified: self.past.unverified,
         };
@@ -124,7 +129,7 @@ fn parse(place: &[u8]) -> Option<Memory> {
     let sessions = stored.sessions.iter().map(|text| u64::from_str_radix(text, 16).map(SessionId));
     let sessions = sessions.collect::<Result<Vec<SessionId>, _>>().ok()?;
     let past = Past { cluster: stored.cluster, sessions, unnamed: false, unverified: stored.unverified };
-    Some(Memory { past, revision: stored.revision, lost: None, turn: stored.turn })
+    Some(Memory { past, revision: stored.revision, store: stored.store, lost: None, turn: stored.turn })
 }
 
 #[cfg(test)]
@@ -142,7 +147,7 @@ mod tests {
     fn memory(number: u64) -> Memory {
         let sessions = vec![SessionId(number), SessionId(u64::MAX)];
         let past = Past { cluster: Some("c".to_owned()), sessions, ..Past::default() };
-        Memory { past, revision: Revision(number), ..Memory::default() }
+        Memory { past, revision: Revision(number), store: Some(number), ..Memory::default() }
     }
 
     #[test]

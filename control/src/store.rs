@@ -201,6 +201,15 @@ pub trait Store {
     fn close(&mut self) -> impl Future<Output = Result<(), StoreError>>;
 }
 
+/// Ways to one control store: each thread makes its own, on its own runtime.
+pub trait Connect: Send + Sync + 'static {
+    /// What it leads to.
+    type Store: Store;
+
+    /// A new handle.
+    fn connect(&self) -> impl Future<Output = Result<Self::Store, StoreError>>;
+}
+
 /// A running watch.
 pub trait Watch {
     /// The next transaction. Every revision that a commit or an exchange of this process has returned is reached by

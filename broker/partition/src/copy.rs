@@ -136,11 +136,18 @@ impl<D: Disk, C: Clock, W> Copy<D, C, W> {
         &self.config
     }
 
-    /// The copy has durably accepted a newer generation (C7), on the way to a new tenure.
-    pub fn accepted(&mut self, generation: Generation, ports: &mut impl Ports<Writer = W>) {
+    /// The copy has durably accepted a newer generation (C7), on the way to a new tenure, which is of the session with
+    /// that lease.
+    pub fn accepted(&mut self, generation: Generation, lease: Lease, ports: &mut impl Ports<Writer = W>) {
         debug_assert!(generation >= self.row.accepted, "a fence never moves back");
         self.end_tenure(ports);
         self.row.accepted = generation;
+        self.lease = lease;
+    }
+
+    /// The lease of the session that leads, or led.
+    pub fn lease(&self) -> &Lease {
+        &self.lease
     }
 
     /// Begins a tenure at the generation that the copy has durably accepted. The opening report goes out at

@@ -40,6 +40,19 @@ pub fn settle_identities<D: Disk>(
     Ok(doubted)
 }
 
+/// The control store knows nothing of this directory's last session: it or the directory is a copy of an earlier time,
+/// and what these copies have promised since is not known. All of them get new log ids, durably, before the session is
+/// registered. Returns how many.
+pub fn renew_identities<D: Disk>(replicas: &Replicas<D>) -> Result<usize, StorageError> {
+    let rows = replicas.all();
+    let count = rows.len();
+    let last = rows.into_iter().map(|(partition, row)| replicas.stage(partition, with_new_id(row))).last();
+    if let Some(ticket) = last {
+        replicas.commit(ticket)?;
+    }
+    Ok(count)
+}
+
 /// A copy that got a new identity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Doubted {

@@ -77,8 +77,6 @@ pub struct Opener<D: Disk, C: Clock + Clone> {
     pub flusher: Arc<Flusher<D>>,
     /// This broker.
     pub broker: BrokerId,
-    /// The session's lease.
-    pub lease: Lease,
     /// The clock.
     pub clock: C,
 }
@@ -103,8 +101,8 @@ impl<D: Disk> Accepted<D> {
 }
 
 impl<D: Disk, C: Clock + Clone> Opener<D, C> {
-    /// Opens all, in one go; the outcomes stand in the order of the requests.
-    pub fn open<W>(&self, requests: &[OpenRequest]) -> Vec<Outcome<D, C, W>> {
+    /// Opens all, in one go, for tenures of the session with that lease; the outcomes stand in the order of the requests.
+    pub fn open<W>(&self, requests: &[OpenRequest], lease: &Lease) -> Vec<Outcome<D, C, W>> {
         let unknown = self.adopt_all(requests);
         let accepted: Vec<_> = requests
             .iter()
@@ -130,7 +128,7 @@ impl<D: Disk, C: Clock + Clone> Opener<D, C> {
             .zip(accepted)
             .map(|(request, accepted)| accepted.and_then(|accepted| self.load(request, accepted)))
             .collect();
-        self.flush(requests, opened)
+        self.flush(requests, opened, lease)
     }
 
     /// Compares the identity and stages the fence. The row is durable after the next commit.
@@ -260,6 +258,7 @@ impl<D: Disk, C: Clock + Clone> Opener<D, C> {
         &self,
         requests: &[OpenRequest],
         mut opened: Vec<Result<Loaded<D>, Outcome<D, C, W>>>,
+        lease: &Lease,
     ) -> Vec<Outcome<D, C, W>> {
         let mut jobs = Vec::new();
         let mut of = Vec::new();
@@ -284,17 +283,19 @@ impl<D: Disk, C: Clock + Clone> Opener<D, C> {
             .iter()
             .zip(opened)
             .map(|(request, opened)| match opened {
-                Ok((log, row, report)) => Outcome::Ready(Box::new(self.copy(request, log, row)), report),
+                Ok((log, row, report)) => {
+                    Outcome::Ready(Box::new(self.copy(request, log, row, lease)), report)
+                }
                 Err(outcome) => outcome,
             })
             .collect()
     }
 
-    fn copy<W>(&self, request: &OpenRequest, log: Log<D>, mut row: Replica) -> Copy<D, C, W> {
+    fn copy<W>(&self, request: &OpenRequest, log: Log<D>, mut row: Replica, lease: &Lease) -> Copy<D, C, W> {
         // Everything is flushed now; what an earlier policy counted is not in doubt any more.
         row.unsynced = request.config.flush.counts_unsynced();
         let own = Pair { broker: self.broker, log: row.log_id };
-        let (config, lease) = (Arc::clone(&request.config), self.lease.clone());
+        let (config, lease) = (Arc::clone(&request.config), lease.clone());
         Copy::new(log, own, row, config, lease, self.clock.clone())
     }
 }

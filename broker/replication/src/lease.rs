@@ -23,6 +23,9 @@ const ENDED: u64 = 0;
 /// Registered, but nothing was confirmed yet. Before every time point, so it permits nothing.
 const UNCONFIRMED: u64 = 1;
 
+/// How long what cannot change is shown after a lease expired.
+pub const READ_ON: Duration = Duration::from_secs(60);
+
 /// One session's lease, as its holder sees it. Clones share it.
 ///
 /// Invariant: the end only moves forward, until the lease is ended for good; then it permits nothing.
@@ -72,6 +75,13 @@ impl Lease {
     /// lease alone: may this process still speak for its partitions at `now`?
     pub fn may_commit(&self, now: MonoTime) -> bool {
         self.holds(now)
+    }
+
+    /// May records below the known mark still be shown at `now`? They cannot change whoever leads by then, so readers go on
+    /// for [`READ_ON`] after an expiry; what else there may be, this process does not know.
+    pub fn may_read(&self, now: MonoTime) -> bool {
+        let ends_at = self.ends_at();
+        ends_at.0 > UNCONFIRMED && (now < ends_at.after(READ_ON) || ends_at == MonoTime::NEVER)
     }
 
     /// When the lease ends, as known now.
@@ -124,6 +134,18 @@ mod tests {
         lease.renewed(at(100), SECOND, TENTH);
         assert!(lease.may_commit(at(1399)));
         assert!(!lease.may_commit(at(1400)));
+    }
+
+    #[test]
+    fn reading_goes_on_for_a_while_after_an_expiry_and_not_after_an_end() {
+        let lease = Lease::unconfirmed();
+        assert!(!lease.may_read(at(5)));
+        lease.renewed(at(100), SECOND, TENTH);
+        assert!(!lease.may_admit(at(1001)) && lease.may_read(at(1001)));
+        assert!(lease.may_read(at(60_999)) && !lease.may_read(at(61_000)));
+        lease.end();
+        assert!(!lease.may_read(at(1001)));
+        assert!(Lease::of_lock().may_read(MonoTime::NEVER));
     }
 
     #[test]

@@ -17,7 +17,6 @@ use felix_coordinator::request::{
 use felix_coordinator::{GroupError, Reply, Request, State};
 use felix_partition::fence::settle_identities;
 use felix_protocol::ids::{BrokerId, Uuid};
-use felix_replication::lease::Lease;
 use felix_storage::disk::os::OsDisk;
 use felix_storage::{DataDir, FlushMode, Limits, Replicas};
 use tempfile::TempDir;
@@ -74,7 +73,6 @@ impl Broker {
             replicas: Arc::new(replicas),
             flush_mode: FlushMode::Auto,
             broker: id,
-            lease: Lease::shared(agent.lease().shared()),
             clock,
             lanes: 1,
             flushers: 1,
@@ -109,7 +107,7 @@ impl Broker {
         let path = self.path.clone();
         self.agent.stop().await.unwrap();
         let stopping = tasks::blocking("stop", move || {
-            following.stop();
+            following.stop(|| {});
             let left = TempDir::new().unwrap();
             copy(&path, left.path());
             partitions.stop();

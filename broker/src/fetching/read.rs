@@ -143,7 +143,7 @@ impl Reading {
             return Err(ErrorCode::UnknownTopicOrPartition.into());
         }
         let id = PartitionId { topic: topic.id, index: key.partition };
-        let Some(handle) = partitions.get(&id).filter(PartitionHandle::is_leader) else {
+        let Some(handle) = partitions.get(&id).filter(PartitionHandle::may_read) else {
             answer.leader = view
                 .partition(&id)
                 .and_then(|partition| Some((partition.leader_id()?, partition.generation().leader_epoch())));

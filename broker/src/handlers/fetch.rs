@@ -172,7 +172,7 @@ impl Fetch {
         let register = |(partition, _): &(PartitionHandle, Offset)| partition.register(&wait, isolation).ok();
         let _registered: Vec<Registration> = led.iter().filter_map(register).collect();
         let moved = |(partition, end): &(PartitionHandle, Offset)| partition.visible_end(isolation) != *end;
-        if led.iter().any(|one| !one.0.is_leader() || moved(one)) {
+        if led.iter().any(|one| !one.0.may_read() || moved(one)) {
             return;
         }
         let left = self.until.since(self.node.clock.now());

@@ -6,7 +6,7 @@
 //! - A timestamp finds the first record, inside compressed batches too, that is not older.
 //! - 4 and later: leader epochs are compared and answered.
 //! - After a takeover the end is not known until the mark has reached the log end: OFFSET_NOT_AVAILABLE (5 and
-//!   later) or LEADER_NOT_AVAILABLE.
+//!   later) or LEADER_NOT_AVAILABLE. Nor is it known without a lease: NOT_LEADER_OR_FOLLOWER.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -124,7 +124,7 @@ fn find(
     wanted: &ListOffsetsPartition,
     isolation: Isolation,
 ) -> Result<Position, ErrorCode> {
-    let handle = lead(node, view, topic, wanted.partition_index)?;
+    let handle = readable(node, view, topic, wanted.partition_index)?;
     check_epoch(&handle, wanted.current_leader_epoch)?;
     let oldest = match wanted.timestamp {
         MAX_TIMESTAMP => 7,
@@ -138,6 +138,10 @@ fn find(
         return Err(ErrorCode::UnsupportedVersion);
     }
     let needs_end = matches!(wanted.timestamp, LATEST | MAX_TIMESTAMP) || wanted.timestamp >= 0;
+    // What is below the mark stays so; where the end is, another leader may know better by now.
+    if needs_end && !handle.is_leader() {
+        return Err(ErrorCode::NotLeaderOrFollower);
+    }
     if needs_end && !handle.latest_known() {
         return Err(if version >= 5 { ErrorCode::OffsetNotAvailable } else { ErrorCode::LeaderNotAvailable });
     }
@@ -169,12 +173,18 @@ fn find(
 
 /// The partition, if this broker leads it.
 pub fn lead(node: &Node, view: &View, topic: &str, index: i32) -> Result<PartitionHandle, ErrorCode> {
+    let handle = readable(node, view, topic, index)?;
+    if handle.is_leader() { Ok(handle) } else { Err(ErrorCode::NotLeaderOrFollower) }
+}
+
+/// The partition, if this broker leads it, or did until its lease expired a moment ago.
+fn readable(node: &Node, view: &View, topic: &str, index: i32) -> Result<PartitionHandle, ErrorCode> {
     let topic = view.topic_named(topic).ok_or(ErrorCode::UnknownTopicOrPartition)?;
     if !(0..topic.partition_count).contains(&index) {
         return Err(ErrorCode::UnknownTopicOrPartition);
     }
     let id = PartitionId { topic: topic.id, index };
-    node.partitions.get(&id).filter(PartitionHandle::is_leader).ok_or(ErrorCode::NotLeaderOrFollower)
+    node.partitions.get(&id).filter(PartitionHandle::may_read).ok_or(ErrorCode::NotLeaderOrFollower)
 }
 
 /// Compares the leader epoch that a client believes in with ours; -1 is no belief.

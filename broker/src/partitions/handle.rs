@@ -82,6 +82,13 @@ impl PartitionHandle {
             && self.shared.lease.may_admit(self.shared.clock.now())
     }
 
+    /// Whether records below the mark may be shown: as long as the tenure has not ended, also for a while after the lease
+    /// has expired.
+    pub fn may_read(&self) -> bool {
+        matches!(self.stage(), Stage::Opening | Stage::Open)
+            && self.shared.lease.may_read(self.shared.clock.now())
+    }
+
     /// Hands a batch to the partition's lane. Batches are appended in the order of these calls; the answer
     /// is awaited apart from that, and dropping it loses only the answer.
     pub fn submit(&self, append: Append) -> Answer<Appended, AppendError> {

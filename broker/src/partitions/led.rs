@@ -5,7 +5,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use felix_protocol::ids::{BrokerId, Generation, Offset, PartitionId};
 use felix_replication::halted::{HaltReason, Halted};
-use felix_replication::lease::Lease;
 use felix_storage::FlushError;
 use parking_lot::{Mutex, RwLock};
 use tokio::sync::watch;
@@ -15,8 +14,6 @@ use crate::partitions::handle::PartitionHandle;
 /// The directory of tenures.
 pub(crate) struct Led {
     node: BrokerId,
-    /// The session's lease, shared by every tenure.
-    pub(super) lease: Lease,
     handles: RwLock<HashMap<PartitionId, PartitionHandle>>,
     halted: Mutex<BTreeMap<PartitionId, Halted>>,
     /// Counts changes of `handles` and `halted`.
@@ -28,10 +25,9 @@ pub(crate) struct Led {
 }
 
 impl Led {
-    pub(super) fn new(node: BrokerId, lease: Lease) -> Led {
+    pub(super) fn new(node: BrokerId) -> Led {
         Led {
             node,
-            lease,
             handles: RwLock::new(HashMap::new()),
             halted: Mutex::new(BTreeMap::new()),
             changes: watch::Sender::new(0),

@@ -1,5 +1,5 @@
-//! Follows the cluster's view: opens what this session is named to lead, ends what it is not, deletes what is
-//! gone, and hands on settings that changed.
+//! Follows the cluster's view: opens what this session is named to lead, deletes what is gone, and hands on settings that
+//! changed. What is lost is ended elsewhere (`authority`), at once.
 //!
 //! One plain thread, woken by new views. It looks only at what differs between two views, so that one change
 //! among 10,000 partitions costs one look. Opening goes in batches, several at a time: each batch shares the
@@ -16,8 +16,9 @@ use felix_cluster::view::{Changes, View};
 use felix_control::agent::Agent;
 use felix_partition::config::PartitionConfig;
 use felix_partition::opening::{Decline, OpenRequest, Outcome};
-use felix_protocol::ids::{Generation, LogId, Offset, PartitionId, TopicId};
+use felix_protocol::ids::{Generation, LogId, Offset, PartitionId, SessionId, TopicId};
 use felix_replication::halted::HaltReason;
+use felix_replication::lease::Lease;
 use felix_storage::disk::os::OsDisk;
 use felix_storage::disk::{Disk, DiskFileSystem};
 use felix_storage::{Deleted, StorageError};
@@ -25,6 +26,7 @@ use tokio::runtime::Handle;
 use tokio::sync::{Notify, watch};
 
 use crate::clock::SystemClock;
+use crate::partitions::authority::{Authority, Keeping, Known};
 use crate::partitions::lane::Message;
 use crate::partitions::report::key_state;
 use crate::partitions::settings::Settings;
@@ -59,7 +61,9 @@ struct Reconciler {
     partitions: Arc<Partitions>,
     agent: Agent,
     settings: Settings,
+    authority: Arc<Authority>,
     seen: Arc<View>,
+    session: SessionId,
     held: BTreeMap<PartitionId, Held>,
     /// Named to lead, but the system did not let us.
     retry: BTreeSet<PartitionId>,
@@ -68,18 +72,22 @@ struct Reconciler {
     damaged: Arc<Notify>,
 }
 
-/// Ends the following, and waits until nothing is opened any more.
+/// Ends the following.
 pub struct Following {
     stop: watch::Sender<bool>,
     thread: std::thread::JoinHandle<Result<(), tasks::Panicked>>,
+    keeping: Keeping,
 }
 
 impl Following {
-    /// No partition is opened, ended or deleted after this. Blocks while one is.
-    pub fn stop(self) {
+    /// No partition is opened or deleted from here on; blocks while one is. Then runs `last`, while the lease can still
+    /// be renewed, and after that nothing is ended any more either.
+    pub fn stop(self, last: impl FnOnce()) {
         self.stop.send_replace(true);
         // A panic was logged and counted where it happened.
         let _ = self.thread.join();
+        last();
+        self.keeping.stop();
     }
 }
 
@@ -94,19 +102,22 @@ pub fn follow(
     let damaged = Arc::new(Notify::new());
     let rings = Arc::clone(&damaged);
     partitions.opener.dir.damage().wake(move || rings.notify_one());
+    let runtime = Handle::current();
+    let (authority, keeping) = Authority::start(Arc::clone(&partitions), agent.clone(), runtime.clone())?;
     let reconciler = Reconciler {
         damaged,
         settings: Settings::new(agent.node(), fixed),
         partitions,
+        authority,
+        session: agent.session(),
         agent,
         seen: Arc::default(),
         held: BTreeMap::new(),
         retry: BTreeSet::new(),
         retry_wait: FIRST_RETRY,
     };
-    let runtime = Handle::current();
     let thread = tasks::thread("felix-reconcile", move || reconciler.run(&runtime, stopped))?;
-    Ok(Following { stop, thread })
+    Ok(Following { stop, thread, keeping })
 }
 
 /// The copy that the present leader leads with: the one that was named, or the one that it opened when any would do.
@@ -121,7 +132,7 @@ impl Reconciler {
         self.clean_up();
         loop {
             changed.mark_unchanged();
-            self.take_in(&self.agent.view());
+            self.take_in(&Known::of(&self.agent));
             self.settle_damage();
             let retry = (!self.retry.is_empty()).then_some(self.retry_wait);
             self.retry_wait =
@@ -205,8 +216,13 @@ impl Reconciler {
         }
     }
 
-    fn take_in(&mut self, view: &Arc<View>) {
+    fn take_in(&mut self, known: &Known) {
+        let view = &known.view;
         let mut changes = view.changes_since(&self.seen);
+        if std::mem::replace(&mut self.session, known.lease.session()) != self.session {
+            // It may be named already in a view that was looked at under the session before.
+            changes.partitions.extend(view.partitions().map(|partition| partition.id));
+        }
         let first = self.seen.revision() == Revision::ABSENT;
         self.seen = Arc::clone(view);
         changes.partitions.extend(std::mem::take(&mut self.retry));
@@ -221,12 +237,13 @@ impl Reconciler {
                 tracing::warn!(%error, "not all threads that compact logs could be started");
             }
         }
-        self.follow_tenures(view, &changes);
+        self.follow_tenures(known, &changes);
         self.follow_settings(view, &changes);
     }
 
-    fn follow_tenures(&mut self, view: &View, changes: &Changes) {
-        let (node, session) = (self.agent.node(), self.agent.session());
+    fn follow_tenures(&mut self, known: &Known, changes: &Changes) {
+        let view = &known.view;
+        let (node, session) = (self.agent.node(), known.lease.session());
         let mut to_open = Vec::new();
         let mut gone = Vec::new();
         for partition in &changes.partitions {
@@ -239,23 +256,20 @@ impl Reconciler {
                 (Some(generation), None) => to_open.push((*partition, generation)),
                 (Some(generation), Some(held)) if held.generation < generation => {
                     // Led before in this process: the lane's copy goes on from where it is.
-                    self.lead_again(view, *partition, generation);
+                    self.lead_again(known, *partition, generation);
                 }
-                (Some(_), Some(_)) => {}
-                (None, Some(held)) => {
-                    let generation = held.generation;
-                    let message = Message::End { partition: *partition, generation };
-                    self.partitions.lane_of(partition).send(message);
-                }
+                // Held already; or lost, and ended by now.
+                (Some(_) | None, Some(_)) => {}
                 (None, None) => self.look_for_lost(view, *partition, &state.state),
             }
         }
         self.delete(gone);
-        self.open(view, to_open);
+        self.open(known, to_open);
     }
 
     /// Opens in batches, a few of them at the same time.
-    fn open(&mut self, view: &View, to_open: Vec<(PartitionId, Generation)>) {
+    fn open(&mut self, known: &Known, to_open: Vec<(PartitionId, Generation)>) {
+        let (view, lease) = (&known.view, Lease::shared(known.lease.shared()));
         let mut requests = Vec::new();
         for (partition, generation) in to_open {
             let (Some(topic), Some(state)) = (view.topic(&partition.topic), view.partition(&partition))
@@ -271,14 +285,14 @@ impl Reconciler {
             });
         }
         for round in requests.chunks(BATCH * PARALLEL) {
-            let partitions = &self.partitions;
+            let (partitions, lease) = (&self.partitions, &lease);
             let outcomes: Vec<Outcome<OsDisk, SystemClock, Writer>> = std::thread::scope(|scope| {
                 let batches: Vec<_> = round
                     .chunks(BATCH)
                     .skip(1)
-                    .map(|batch| scope.spawn(move || partitions.opener.open(batch)))
+                    .map(|batch| scope.spawn(move || partitions.opener.open(batch, lease)))
                     .collect();
-                let first = partitions.opener.open(&round[..round.len().min(BATCH)]);
+                let first = partitions.opener.open(&round[..round.len().min(BATCH)], lease);
                 let rest = batches.into_iter().flat_map(|batch| match batch.join() {
                     Ok(outcomes) => outcomes,
                     Err(panic) => std::panic::resume_unwind(panic),
@@ -286,12 +300,18 @@ impl Reconciler {
                 first.into_iter().chain(rest).collect()
             });
             for (request, outcome) in round.iter().zip(outcomes) {
-                self.opened(view, request, outcome);
+                self.opened(known, request, outcome);
             }
         }
     }
 
-    fn opened(&mut self, view: &View, request: &OpenRequest, outcome: Outcome<OsDisk, SystemClock, Writer>) {
+    fn opened(
+        &mut self,
+        known: &Known,
+        request: &OpenRequest,
+        outcome: Outcome<OsDisk, SystemClock, Writer>,
+    ) {
+        let view = &known.view;
         let (partition, generation) = (request.partition, request.generation);
         match outcome {
             Outcome::Ready(copy, report) => {
@@ -300,13 +320,18 @@ impl Reconciler {
                     tracing::info!(%partition, cut_bytes = cut, ?rebuilt, "a log was recovered");
                 }
                 let Some(key) = key_state(view, &partition) else { return };
+                let bounds = copy.bounds();
+                let lane = self.partitions.lane_of(&partition);
+                let adopt = || lane.send(Message::Adopt { copy, key });
+                // Lost while it was opened: the bytes stay for another time.
+                if !self.authority.give(known, partition, generation, adopt) {
+                    return;
+                }
                 if request.unclean {
-                    let (start, end) = copy.bounds();
-                    self.partitions.led.lossy(&partition, generation, start, end);
+                    self.partitions.led.lossy(&partition, generation, bounds.0, bounds.1);
                 }
                 let config = Arc::clone(&request.config);
                 self.held.insert(partition, Held { generation, config });
-                self.partitions.lane_of(&partition).send(Message::Adopt { copy, key });
             }
             Outcome::Declined { reason, current, accepted, end } => {
                 let reason = match reason {
@@ -381,7 +406,8 @@ impl Reconciler {
         });
     }
 
-    fn lead_again(&mut self, view: &View, partition: PartitionId, generation: Generation) {
+    fn lead_again(&mut self, known: &Known, partition: PartitionId, generation: Generation) {
+        let view = &known.view;
         let replicas = &self.partitions.opener.replicas;
         let Some(row) = replicas.get(&partition) else { return };
         let named = view.partition(&partition).and_then(|state| named(&state.state));
@@ -398,10 +424,13 @@ impl Reconciler {
             return;
         }
         let Some(key) = key_state(view, &partition) else { return };
-        if let Some(held) = self.held.get_mut(&partition) {
+        let (lane, lease) = (self.partitions.lane_of(&partition), Lease::shared(known.lease.shared()));
+        let lead = || lane.send(Message::Lead { partition, generation, lease, key });
+        if self.authority.give(known, partition, generation, lead)
+            && let Some(held) = self.held.get_mut(&partition)
+        {
             held.generation = generation;
         }
-        self.partitions.lane_of(&partition).send(Message::Lead { partition, generation, key });
     }
 
     /// The topics are gone. What is written to them meanwhile is refused from the moment the lanes hear of it;

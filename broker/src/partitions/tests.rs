@@ -14,6 +14,7 @@ use felix_protocol::ids::{Generation, LogId, Offset, TopicId, Uuid};
 use felix_replication::eligible::{KeyState, Last, Report, Revision};
 use felix_replication::event::ReportAnswer;
 use felix_replication::halted::HaltReason;
+use felix_replication::lease::Lease;
 use felix_storage::Limits;
 use parking_lot::Condvar;
 use tempfile::TempDir;
@@ -23,6 +24,7 @@ use super::*;
 
 mod compacting;
 mod following;
+mod leased;
 
 /// A report with what its answer is told to.
 type Asked = (Report, Then<ReportAnswer>);
@@ -63,13 +65,12 @@ fn runtime() -> tokio::runtime::Runtime {
     tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap()
 }
 
-fn setup(dir: DataDir<OsDisk>, replicas: Replicas<OsDisk>, lease: Lease) -> Setup {
+fn setup(dir: DataDir<OsDisk>, replicas: Replicas<OsDisk>) -> Setup {
     Setup {
         dir,
         replicas: Arc::new(replicas),
         flush_mode: FlushMode::Auto,
         broker: BrokerId(1),
-        lease,
         clock: SystemClock::start(),
         lanes: 2,
         flushers: 4,
@@ -84,7 +85,7 @@ impl Broker {
         let dir = DataDir::open(OsDisk, path, Limits::default()).unwrap();
         let (replicas, report) = Replicas::open(&dir).unwrap();
         fence::settle_identities(&replicas, &report, 1).unwrap();
-        let setup = setup(dir, replicas, Lease::of_lock());
+        let setup = setup(dir, replicas);
         let control = Arc::new(Yes::default());
         let partitions =
             Partitions::start_with(setup, Arc::clone(&control) as Arc<dyn ControlStore>).unwrap();
@@ -106,7 +107,8 @@ impl Broker {
             unclean: false,
             config: Arc::new(config),
         };
-        let Some(Outcome::Ready(copy, _)) = self.partitions.opener.open(&[request]).pop() else {
+        let Some(Outcome::Ready(copy, _)) = self.partitions.opener.open(&[request], &Lease::of_lock()).pop()
+        else {
             panic!("not ready");
         };
         let revision = Revision(1);
@@ -358,7 +360,7 @@ fn the_end_of_a_tenure_reaches_its_handles() {
     let revision = Revision(9);
     let key = KeyState { revision, topic: revision, eligible: BTreeSet::new(), last: Last::Never };
     let next = handle.generation().next().unwrap();
-    lane.send(Message::Lead { partition: partition(0), generation: next, key });
+    lane.send(Message::Lead { partition: partition(0), generation: next, lease: Lease::of_lock(), key });
     let mut changes = broker.partitions.changes();
     let again = broker.runtime.block_on(async {
         loop {

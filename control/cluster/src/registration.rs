@@ -6,7 +6,7 @@
 use felix_protocol::ids::{BrokerId, SessionId, Uuid};
 use thiserror::Error;
 
-pub use entry::{Entry, Looked, Step};
+pub use entry::{Entry, LiveElsewhere, Looked, Step};
 
 use crate::decision::Decision;
 use crate::features;

@@ -2,21 +2,20 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use felix_cluster::registration::{self, Past, Stranger};
 use felix_cluster::state::{Node, NodeState, Revision};
-use felix_protocol::ids::{SessionId, TopicId, Uuid};
-use felix_protocol::time::MonoTime;
+use felix_protocol::ids::{SessionId, TopicId};
 use felix_storage::disk::Disk;
 use thiserror::Error;
 use tokio::sync::{mpsc, oneshot};
 
 use super::{Agent, AgentConfig};
-use crate::executor::{Command, Executor, Outcome, Published};
+use crate::executor::{Command, Executor, LeaseView, Outcome, Published};
+use crate::membership::{EnterError, random_session};
 use crate::past::Memory;
 use crate::store::embedded::Embedded;
-use crate::store::{Store, StoreError};
+use crate::store::{Position, Store, StoreError};
 
 /// Why the control side did not start.
 #[derive(Debug, Error)]
@@ -62,6 +61,32 @@ pub enum StartError {
     /// Another process wrote the same node's key in between.
     #[error("another process registered as node {0} at the same time")]
     Raced(felix_protocol::ids::BrokerId),
+    /// The node cannot enter a cluster whose store others use.
+    #[error("{}", entering(.0))]
+    Enter(#[from] EnterError),
+    /// Another cluster's store.
+    #[error(
+        "the control store holds cluster {store}, the data directory belongs to cluster {directory}: etcd, \
+         cluster-prefix or data-dir names that of another"
+    )]
+    OtherCluster {
+        /// The store's.
+        store: String,
+        /// The directory's.
+        directory: String,
+    },
+    /// A store without a cluster, though the directory belongs to one.
+    #[error(
+        "the data directory belongs to cluster {0}, but the control store holds no cluster: etcd or cluster-prefix is \
+         another one's, or the store was lost and is to be restored from its backup"
+    )]
+    NoCluster(String),
+    /// A store without a cluster, though there are copies of partitions.
+    #[error(
+        "the control store holds no cluster, but the data directory holds {0} copies of partitions: etcd or \
+         cluster-prefix is another one's, or the store was lost and is to be restored from its backup"
+    )]
+    Unknown(usize),
     /// No thread.
     #[error("the control thread does not start: {0}")]
     Thread(std::io::Error),
@@ -85,7 +110,19 @@ fn remedy(error: &StoreError) -> &'static str {
     }
 }
 
-type Started = Result<SessionId, StartError>;
+/// A node that is live elsewhere is said so; everything else is the store's.
+fn entering(error: &EnterError) -> String {
+    match error {
+        EnterError::Store(StoreError::Unavailable(what) | StoreError::Unknown(what)) => {
+            format!("the control store did not answer for too long: {what}")
+        }
+        EnterError::Live(_) | EnterError::Store(_) | EnterError::Memory { .. } | EnterError::Renew(_) => {
+            error.to_string()
+        }
+    }
+}
+
+pub(super) type Started = Result<(), StartError>;
 
 pub(super) async fn start<D: Disk>(disk: D, config: AgentConfig) -> Result<Agent, StartError> {
     let node = config.node;
@@ -94,9 +131,9 @@ pub(super) async fn start<D: Disk>(disk: D, config: AgentConfig) -> Result<Agent
     let (to, from) = oneshot::channel();
     let remember = {
         let (disk, directory) = (disk.clone(), config.directory.clone());
-        move |revision| {
+        move |position: Position| {
             let mut memory = Memory::read(&disk, &directory)?;
-            memory.revision = memory.revision.max(revision);
+            memory.revision = memory.revision.max(position.revision);
             memory.write(&disk, &directory)
         }
     };
@@ -105,8 +142,8 @@ pub(super) async fn start<D: Disk>(disk: D, config: AgentConfig) -> Result<Agent
     let run = move || thread_main(&disk, &config, &shared, receiver, to);
     thread.spawn(run).map_err(StartError::Thread)?;
     let ended = || StartError::Ended(published.failure().unwrap_or("without a word").to_owned());
-    let session = from.await.map_err(|_| ended())??;
-    Ok(Agent { node, session, published, commands, remember: Arc::new(remember) })
+    from.await.map_err(|_| ended())??;
+    Ok(Agent { node, published, commands, remember: Arc::new(remember) })
 }
 
 fn thread_main<D: Disk>(
@@ -122,9 +159,9 @@ fn thread_main<D: Disk>(
         runtime.block_on(async {
             let executor = match enter(disk, config, published).await {
                 Ok((executor, session)) => {
-                    published.lease().store(MonoTime::NEVER.0, Ordering::Release);
+                    published.begin(LeaseView::of_lock(session));
                     executor.publish();
-                    if started.send(Ok(session)).is_err() {
+                    if started.send(Ok(())).is_err() {
                         return Ok(());
                     }
                     executor
@@ -255,10 +292,4 @@ fn check<S: Store>(executor: &Executor<S>, config: &AgentConfig, past: &Past) ->
         return Err(Stranger::Cluster { store, directory }.into());
     }
     Ok(())
-}
-
-fn random_session() -> SessionId {
-    let (high, low) = Uuid::new_v4().as_u64_pair();
-    // Version and variant bits are fixed in either half, not in both at the same place.
-    SessionId(high ^ low.rotate_left(32))
 }

@@ -13,6 +13,7 @@ use super::*;
 
 mod restart;
 mod scale;
+mod shared;
 
 const SHORT: Duration = Duration::from_millis(200);
 const LONG: Duration = Duration::from_secs(20);

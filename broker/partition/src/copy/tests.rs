@@ -108,14 +108,8 @@ impl World {
         crate::fence::settle_identities(&replicas, &report, boot).unwrap();
         let flusher = Arc::new(Flusher::new(&dir, FlushMode::File).unwrap());
         let lease = Lease::of_lock();
-        let opener = Opener {
-            dir,
-            replicas: Arc::new(replicas),
-            flusher,
-            broker: BrokerId(1),
-            lease: lease.clone(),
-            clock: clock.clone(),
-        };
+        let opener =
+            Opener { dir, replicas: Arc::new(replicas), flusher, broker: BrokerId(1), clock: clock.clone() };
         World { disk, opener, clock, lease, ports: TestPorts::default() }
     }
 
@@ -139,7 +133,7 @@ impl World {
             unclean: false,
             config: Arc::new(config),
         };
-        self.opener.open(&[request]).pop().unwrap()
+        self.opener.open(&[request], &self.lease).pop().unwrap()
     }
 
     fn ready(&self, number: u32, named: Option<LogId>, config: PartitionConfig) -> Box<TestCopy> {
@@ -352,6 +346,34 @@ fn a_lease_lost_before_admission_refuses() {
     world.append(&mut copy, "a", append(batch(1), Acks::All));
     assert_eq!(world.answers(), [("a", Err(AppendError::NotLeader))]);
     assert_eq!(copy.published().log_end(), 0);
+}
+
+#[test]
+fn a_tenure_of_another_session_stands_under_that_sessions_lease() {
+    let mut world = World::new();
+    let mut copy = world.leading(PartitionConfig::default());
+    world.lease.end();
+    // Fenced, registered anew, and named again: the same copy, in the same process.
+    let next = Lease::unconfirmed();
+    copy.accepted(generation(2), next.clone(), &mut world.ports);
+    copy.lead(
+        KeyState {
+            revision: Revision(9),
+            topic: Revision(1),
+            eligible: Default::default(),
+            last: Last::Opened { pair: copy.own(), generation: generation(1) },
+        },
+        &mut world.ports,
+    );
+    world.land_opening(&mut copy);
+    copy.append(generation(2), append(batch(1), Acks::Leader), "early", &mut world.ports);
+    assert_eq!(world.answers(), [("early", Err(AppendError::NotLeader))]);
+    next.renewed(world.clock.now(), Duration::from_secs(9), Duration::ZERO);
+    copy.append(generation(1), append(batch(1), Acks::Leader), "old", &mut world.ports);
+    assert_eq!(world.answers(), [("old", Err(AppendError::NotLeader))]);
+    copy.append(generation(2), append(batch(1), Acks::Leader), "new", &mut world.ports);
+    world.flush(&mut copy);
+    assert!(matches!(world.answers().as_slice(), [("new", Ok(_))]));
 }
 
 /// A clock at which a lease runs out between two looks.

@@ -9,6 +9,7 @@ use felix_partition::copy::{Closing, DeleteRecordsError, DeleteTo};
 use felix_protocol::ids::{Generation, Offset, PartitionId};
 use felix_replication::eligible::KeyState;
 use felix_replication::event::ReportAnswer;
+use felix_replication::lease::Lease;
 use felix_storage::ProducerDescription;
 use felix_storage::disk::os::OsDisk;
 use tokio::sync::oneshot;
@@ -46,10 +47,12 @@ pub(crate) enum Message {
     },
     /// A copy that is ready: the lane owns it from now on, and its tenure begins.
     Adopt { copy: Box<LaneCopy>, key: KeyState },
-    /// The lane's copy has durably accepted this generation, and leads at it from now on.
-    Lead { partition: PartitionId, generation: Generation, key: KeyState },
+    /// The lane's copy has durably accepted this generation, and leads at it from now on, under that lease.
+    Lead { partition: PartitionId, generation: Generation, lease: Lease, key: KeyState },
     /// Tenures up to this generation are over.
     End { partition: PartitionId, generation: Generation },
+    /// Everything sent before this has been done.
+    Barrier { answer: Sender<()> },
     /// New settings.
     Configure { partition: PartitionId, config: Arc<PartitionConfig> },
     /// The topic is gone: end the tenure and give the copy up.

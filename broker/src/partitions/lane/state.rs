@@ -192,14 +192,16 @@ impl State {
                 }
             }
             Message::Adopt { copy, key } => self.adopt(copy, key),
-            Message::Lead { partition, generation, key } => {
+            Message::Lead { partition, generation, lease, key } => {
                 self.work(&partition, |copy, ports| {
-                    copy.accepted(generation, ports);
+                    copy.accepted(generation, lease, ports);
                     copy.lead(key, ports);
                 });
                 self.publish(&partition);
             }
             Message::End { partition, generation } => self.end(partition, generation),
+            // Whoever waits may have given up.
+            Message::Barrier { answer } => drop(answer.send(())),
             Message::Configure { partition, config } => self.configure(partition, config),
             Message::GiveUp { partition, answer } => {
                 self.work(&partition, |copy, ports| copy.end_tenure(ports));
@@ -322,7 +324,7 @@ impl State {
             reader: slot.copy.reader(),
             waits: Arc::clone(&slot.waits),
             lane: self.sender.clone(),
-            lease: self.context.led.lease.clone(),
+            lease: slot.copy.lease().clone(),
             clock: self.context.clock,
         };
         self.context.led.insert(PartitionHandle { shared: Arc::new(tenure) });

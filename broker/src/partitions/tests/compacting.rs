@@ -17,7 +17,7 @@ fn start(path: &Path) -> Broker {
     let dir = DataDir::open(OsDisk, path, Limits { tail_bytes: 0, ..Limits::default() }).unwrap();
     let (replicas, report) = Replicas::open(&dir).unwrap();
     fence::settle_identities(&replicas, &report, 1).unwrap();
-    let mut setup = setup(dir, replicas, Lease::of_lock());
+    let mut setup = setup(dir, replicas);
     (setup.cleaner.backoff_ms, setup.cleaner.threads) = (10, 2);
     let control = Arc::new(Yes::default());
     let partitions = Partitions::start_with(setup, Arc::clone(&control) as Arc<dyn ControlStore>).unwrap();

@@ -7,7 +7,7 @@ use felix_control::agent::AgentConfig;
 
 use super::*;
 
-const LONG: Duration = Duration::from_secs(60);
+pub(super) const LONG: Duration = Duration::from_secs(60);
 
 /// One life of a broker.
 struct Life {
@@ -42,8 +42,7 @@ impl Life {
             copies: 0,
         };
         let agent = runtime.block_on(Agent::start(OsDisk, config)).unwrap();
-        let lease = Lease::shared(agent.lease().shared());
-        let partitions = Partitions::start(setup(dir, replicas, lease), &agent).unwrap();
+        let partitions = Partitions::start(setup(dir, replicas), &agent).unwrap();
         let _inside = runtime.enter();
         let following = follow(Arc::clone(&partitions), agent.clone(), Arc::default()).unwrap();
         drop(_inside);
@@ -90,14 +89,13 @@ impl Life {
 
     /// A clean stop, in the order of the server.
     fn stop(self) {
-        self.following.stop();
-        self.broker.partitions.stop();
+        self.following.stop(|| self.broker.partitions.stop());
         self.broker.runtime.block_on(self.agent.stop()).unwrap();
     }
 
     /// Ends as far as a process can end within another: nothing is written any more, nothing is closed.
     fn kill(self) {
-        self.following.stop();
+        self.following.stop(|| {});
         for lane in &self.broker.partitions.lanes {
             lane.send(Message::Abandon);
         }
@@ -215,7 +213,7 @@ fn what_was_deleted_while_this_broker_was_away_leaves_its_disk() {
     let life = Life::start(place.path(), 1);
     life.wait_open();
     life.broker.partitions.opener.replicas.get(&partition).unwrap();
-    life.following.stop();
+    life.following.stop(|| {});
     let gone = life.broker.runtime.block_on(life.agent.delete_topics(vec![TopicRef::Id(topic)]));
     assert!(gone[0].is_ok());
     life.broker.partitions.stop();
@@ -227,7 +225,7 @@ fn what_was_deleted_while_this_broker_was_away_leaves_its_disk() {
     life.create("next", 1, &[]);
     assert!(!folder.exists(), "cleaned up before anything was opened");
     // The upkeep has taken the row out when it answers this.
-    life.following.stop();
+    life.following.stop(|| {});
     life.broker.partitions.stop();
     assert_eq!(life.broker.partitions.opener.replicas.get(&partition), None);
 }

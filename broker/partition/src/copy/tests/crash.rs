@@ -75,13 +75,14 @@ fn found(story: &Story, disk: &MemDisk, config: &PartitionConfig, named: LogId) 
         config: Arc::new(config.clone()),
     };
     let mut opened: Outcome<_, _, &'static str> =
-        world.opener.open(&[request(named, 2, false)]).pop().unwrap();
+        world.opener.open(&[request(named, 2, false)], &world.lease).pop().unwrap();
     let mut vouches = true;
     let mut tries = 0;
     while let Outcome::Declined { reason, current, .. } = &opened {
         assert_eq!((*reason, tries < 2), (Decline::Doubt, true));
         (vouches, tries) = (false, tries + 1);
-        opened = world.opener.open(&[request(current.unwrap(), 2 + tries, true)]).pop().unwrap();
+        opened =
+            world.opener.open(&[request(current.unwrap(), 2 + tries, true)], &world.lease).pop().unwrap();
     }
     let Outcome::Ready(copy, _) = opened else { panic!("it does not open") };
     let reader = copy.reader();

@@ -94,7 +94,7 @@ fn many_partitions_open_with_a_handful_of_flushes() {
         })
         .collect();
     let (mut jobs, mut last) = (Vec::new(), None);
-    for outcome in world.opener.open(&requests) {
+    for outcome in world.opener.open(&requests, &world.lease) {
         let Outcome::Ready(copy, _) = outcome else { panic!("not ready") };
         let closing = TestCopy::close(*copy, &mut world.ports).unwrap();
         last = Some(world.opener.replicas.stage(closing.id, closing.row));
@@ -106,7 +106,7 @@ fn many_partitions_open_with_a_handful_of_flushes() {
     for request in &mut requests {
         request.generation = generation(2);
     }
-    let copies: Vec<Outcome<_, _, &str>> = world.opener.open(&requests);
+    let copies: Vec<Outcome<_, _, &str>> = world.opener.open(&requests, &world.lease);
     assert!(copies.iter().all(|outcome| matches!(outcome, Outcome::Ready(..))));
     let after = world.disk.counters();
     assert!(after.file_syncs - before.file_syncs < 5, "{before:?} {after:?}");

@@ -1,0 +1,182 @@
+//! Which tenures this session has, as far as the broker has taken the store's word in: those that are lost end here, at
+//! once, and only then may the lease be renewed on the strength of what was taken in.
+//!
+//! A thread of its own, because opening what was won may take seconds, and giving up what was lost must not wait for it.
+//! The one that opens asks here before it hands a copy to its lane ([`Authority::give`]): either the loss is known by
+//! then, and the copy is not handed over, or it is in the lane's mailbox before the order to end it.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use felix_cluster::revoke::Revocation;
+use felix_cluster::view::View;
+use felix_control::agent::{Agent, Applying, LeaseView, Revoked};
+use felix_protocol::ids::{BrokerId, Generation, PartitionId};
+use parking_lot::{Condvar, Mutex};
+use tokio::runtime::Handle;
+use tokio::sync::watch;
+
+use crate::partitions::lane::Message;
+use crate::partitions::{Partitions, Thread, lane_number};
+use crate::tasks;
+
+/// What was taken in.
+#[derive(Clone)]
+pub(super) struct Known {
+    pub(super) view: Arc<View>,
+    pub(super) lease: LeaseView,
+    revoked: Revoked,
+}
+
+impl Known {
+    /// What the agent says now. A session is shown before any view that knows of it, so that the session looked at after
+    /// the view is no older than the view.
+    pub(super) fn of(agent: &Agent) -> Known {
+        let (revoked, view) = (agent.revoked(), agent.view());
+        Known { view, lease: agent.lease(), revoked }
+    }
+
+    /// The tenure of that partition, if this session has it and is not asked to give it up.
+    fn tenure(&self, node: BrokerId, partition: PartitionId) -> Option<Generation> {
+        self.view.topic(&partition.topic)?;
+        let generation = self.view.partition(&partition)?.led_by(node, self.lease.session())?;
+        (!self.revoked.set.contains(&Revocation { partition, generation })).then_some(generation)
+    }
+}
+
+/// See the module.
+pub(super) struct Authority {
+    node: BrokerId,
+    /// `None` once nothing more is taken in.
+    known: Mutex<Option<Known>>,
+    moved: Condvar,
+}
+
+/// The thread that keeps it.
+pub(super) struct Keeping {
+    stop: watch::Sender<bool>,
+    thread: Thread,
+}
+
+impl Keeping {
+    /// Nothing is ended, and nothing is said to be taken in, after this.
+    pub(super) fn stop(self) {
+        self.stop.send_replace(true);
+        // A panic was logged and counted where it happened.
+        let _ = self.thread.join();
+    }
+}
+
+impl Authority {
+    /// Takes over from the agent what was taken in, before anything is led.
+    pub(super) fn start(
+        partitions: Arc<Partitions>,
+        agent: Agent,
+        runtime: Handle,
+    ) -> std::io::Result<(Arc<Authority>, Keeping)> {
+        let applying = agent.applying();
+        let (node, known) = (agent.node(), Mutex::new(Some(Known::of(&agent))));
+        let authority = Arc::new(Authority { node, known, moved: Condvar::new() });
+        let (stop, stopped) = watch::channel(false);
+        let kept = Arc::clone(&authority);
+        let body = move || {
+            let _over = Over(&kept);
+            kept.keep(&partitions, &agent, &applying, &runtime, stopped);
+        };
+        let thread = tasks::thread("felix-authority", body)?;
+        Ok((authority, Keeping { stop, thread }))
+    }
+
+    /// Hands a tenure that `seen` speaks of over by `give`, if its session still has it at that generation.
+    pub(super) fn give(
+        &self,
+        seen: &Known,
+        partition: PartitionId,
+        generation: Generation,
+        give: impl FnOnce(),
+    ) -> bool {
+        let mut guard = self.known.lock();
+        // What is not taken in here yet will be in a moment.
+        while guard.as_ref().is_some_and(|known| known.view.revision() < seen.view.revision()) {
+            self.moved.wait(&mut guard);
+        }
+        let session = seen.lease.session();
+        let has = guard.as_ref().is_some_and(|known| {
+            known.lease.session() == session && known.tenure(self.node, partition) == Some(generation)
+        });
+        if has {
+            give();
+        }
+        has
+    }
+
+    fn keep(
+        &self,
+        partitions: &Partitions,
+        agent: &Agent,
+        applying: &Applying,
+        runtime: &Handle,
+        mut stopped: watch::Receiver<bool>,
+    ) {
+        let mut changed = agent.changed();
+        loop {
+            changed.mark_unchanged();
+            let after = Known::of(agent);
+            let before = self.known.lock().replace(after.clone());
+            self.moved.notify_all();
+            if let Some(before) = before {
+                self.end_lost(partitions, &before, &after);
+            }
+            applying.applied(after.view.revision(), after.revoked.number);
+            let go_on = runtime.block_on(async {
+                tokio::select! {
+                    changed = changed.changed() => changed.is_ok(),
+                    _ = stopped.wait_for(|stop| *stop) => false,
+                }
+            });
+            if !go_on {
+                return;
+            }
+        }
+    }
+
+    /// Ends what `before` had and `after` has not; returns when no write of it is admitted any more.
+    fn end_lost(&self, partitions: &Partitions, before: &Known, after: &Known) {
+        let mut lost = BTreeMap::new();
+        let mut look = |partition: PartitionId| {
+            let had = before.tenure(self.node, partition);
+            if let Some(generation) = had.filter(|_| had != after.tenure(self.node, partition)) {
+                lost.insert(partition, generation);
+            }
+        };
+        if before.lease.session() == after.lease.session() {
+            after.view.changes_since(&before.view).partitions.into_iter().for_each(&mut look);
+            after.revoked.set.iter().map(|revocation| revocation.partition).for_each(&mut look);
+        } else {
+            before.view.partitions().map(|partition| partition.id).for_each(&mut look);
+        }
+        let mut lanes = vec![false; partitions.lanes.len()];
+        for (partition, generation) in lost {
+            let lane = lane_number(&partition, lanes.len());
+            partitions.lanes[lane].send(Message::End { partition, generation });
+            lanes[lane] = true;
+        }
+        let (answer, done) = crossbeam_channel::unbounded();
+        for (lane, _) in partitions.lanes.iter().zip(lanes).filter(|(_, concerned)| *concerned) {
+            lane.send(Message::Barrier { answer: answer.clone() });
+        }
+        drop(answer);
+        // Each lane answers, or is gone and admits nothing.
+        done.iter().for_each(drop);
+    }
+}
+
+/// Nobody waits for what is not taken in any more.
+struct Over<'a>(&'a Authority);
+
+impl Drop for Over<'_> {
+    fn drop(&mut self) {
+        *self.0.known.lock() = None;
+        self.0.moved.notify_all();
+    }
+}

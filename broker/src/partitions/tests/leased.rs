@@ -1,0 +1,176 @@
+//! The data path of a broker that shares its control store: its lease runs out, its session is ended and followed by
+//! another, in one process.
+
+use std::sync::Arc;
+
+use felix_cluster::view::View;
+use felix_control::agent::AgentConfig;
+use felix_control::store::memory::{Link, Memory, Reach, Server};
+use felix_control::store::{Connect, StoreError};
+use felix_protocol::ids::SessionId;
+use parking_lot::Mutex;
+
+use super::following::LONG;
+use super::*;
+
+/// L of these clusters, in milliseconds.
+const LEASE_MS: u64 = 1000;
+
+/// A broker's ways to the store.
+#[derive(Clone)]
+struct Ways {
+    server: Server,
+    links: Arc<Mutex<Vec<Link>>>,
+}
+
+impl Connect for Ways {
+    type Store = Memory;
+
+    async fn connect(&self) -> Result<Memory, StoreError> {
+        let memory = self.server.connect();
+        self.links.lock().push(memory.link());
+        Ok(memory)
+    }
+}
+
+/// A broker in a cluster of several.
+struct Member {
+    broker: Broker,
+    agent: Agent,
+    following: Following,
+    ways: Ways,
+    _place: TempDir,
+}
+
+impl Member {
+    fn start(server: &Server, id: i32) -> Member {
+        let place = TempDir::new().unwrap();
+        let runtime = runtime();
+        let dir = DataDir::open(OsDisk, place.path(), Limits::default()).unwrap();
+        let (replicas, _) = Replicas::open(&dir).unwrap();
+        let config = AgentConfig {
+            directory: place.path().to_owned(),
+            cluster_id: None,
+            node: BrokerId(id),
+            directory_id: Uuid::from_u128(id as u128),
+            boot_id: "boot".to_owned(),
+            listeners: Vec::new(),
+            internal: None,
+            rack: None,
+            version: "0".to_owned(),
+            lease_ms: LEASE_MS,
+            copies: 0,
+        };
+        let clock = SystemClock::start();
+        let ways = Ways { server: server.clone(), links: Arc::default() };
+        let join = Agent::join(OsDisk, config, ways.clone(), clock, || Ok(()));
+        let agent = runtime.block_on(join).unwrap();
+        let setup = Setup { broker: BrokerId(id), clock, ..setup(dir, replicas) };
+        let partitions = Partitions::start(setup, &agent).unwrap();
+        let inside = runtime.enter();
+        let following = follow(Arc::clone(&partitions), agent.clone(), Arc::default()).unwrap();
+        drop(inside);
+        let broker = Broker { partitions, control: Arc::default(), runtime };
+        Member { broker, agent, following, ways, _place: place }
+    }
+
+    fn reach(&self, reach: Reach) {
+        self.ways.links.lock().iter().for_each(|link| link.set_reach(reach));
+    }
+
+    fn wait_for(&self, test: impl FnMut(&View) -> bool) {
+        assert!(self.broker.runtime.block_on(self.agent.wait_for(LONG, test)));
+    }
+
+    /// Waits until a session leads the partition with an open copy, and returns its handle.
+    fn led(&self, partition: PartitionId, session: SessionId) -> PartitionHandle {
+        let node = self.agent.node();
+        self.wait_for(|view| {
+            let led =
+                |it: &felix_cluster::view::PartitionView| it.led_by(node, session).is_some() && it.opened();
+            view.partition(&partition).is_some_and(|it| led(it))
+        });
+        let generation = self.agent.view().partition(&partition).unwrap().generation();
+        self.eventually(|| {
+            let handle = self.broker.partitions.get(&partition);
+            handle.filter(|it| it.generation() == generation && it.stage() == Stage::Open)
+        })
+    }
+
+    fn eventually<T>(&self, mut test: impl FnMut() -> Option<T>) -> T {
+        self.broker.runtime.block_on(async {
+            for _ in 0..4000 {
+                if let Some(found) = test() {
+                    return found;
+                }
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+            panic!("it never happens");
+        })
+    }
+
+    fn stop(self) {
+        self.following.stop(|| self.broker.partitions.stop());
+        self.broker.runtime.block_on(self.agent.stop()).unwrap();
+    }
+}
+
+/// A topic whose one partition the broker leads.
+fn topic_of(member: &Member) -> PartitionId {
+    let new = felix_cluster::topics::NewTopic {
+        name: "t".to_owned(),
+        partitions: 1,
+        replication_factor: 1,
+        assignments: Some([(0, vec![member.agent.node()])].into()),
+        overrides: Default::default(),
+    };
+    let created = member.broker.runtime.block_on(member.agent.create_topics(vec![new], false, LONG));
+    PartitionId { topic: created.into_iter().next().unwrap().unwrap().id, index: 0 }
+}
+
+#[test]
+fn a_lease_that_runs_out_stops_writes_and_not_reads_and_comes_back() {
+    let server = Server::new();
+    let member = Member::start(&server, 1);
+    let partition = topic_of(&member);
+    let handle = member.led(partition, member.agent.session());
+    member.broker.append(&handle, append(batch(3), Acks::Leader)).unwrap();
+    member.reach(Reach::Nothing);
+    member.eventually(|| (!handle.is_leader()).then_some(()));
+    let refused = member.broker.append(&handle, append(batch(1), Acks::Leader));
+    assert_eq!(refused, Err(AppendError::NotLeader));
+    assert!(handle.may_read() && handle.mark() == 3);
+    assert_eq!(handle.log_end(), 3, "nothing of it reached the log");
+    // Nobody was there to fence it: the same tenure goes on.
+    member.reach(Reach::Everything);
+    member.eventually(|| handle.is_leader().then_some(()));
+    assert_eq!(member.broker.append(&handle, append(batch(1), Acks::All)).unwrap().base_offset, 3);
+    drop(handle);
+    member.stop();
+}
+
+#[test]
+fn a_fenced_session_is_followed_by_another_that_leads_the_same_copies() {
+    let server = Server::new();
+    let (one, two) = (Member::start(&server, 1), Member::start(&server, 2));
+    let partition = topic_of(&two);
+    let (session, lease) = (two.agent.session(), two.agent.lease());
+    let handle = two.led(partition, session);
+    two.broker.append(&handle, append(batch(3), Acks::All)).unwrap();
+    two.reach(Reach::Nothing);
+    one.wait_for(|view| view.broker(BrokerId(2)).is_some_and(|node| node.is_fenced()));
+    assert!(!handle.is_leader(), "its lease was over before that");
+    two.reach(Reach::Everything);
+    two.eventually(|| (two.agent.session() != session).then_some(()));
+    let again = two.led(partition, two.agent.session());
+    assert!(lease.is_over());
+    assert_eq!(again.generation(), handle.generation().next().unwrap());
+    // Its lease begins with the first confirmed beat.
+    two.eventually(|| again.is_leader().then_some(()));
+    assert_eq!(two.broker.append(&again, append(batch(1), Acks::All)).unwrap().base_offset, 3);
+    assert_eq!(two.broker.append(&handle, append(batch(1), Acks::Leader)), Err(AppendError::NotLeader));
+    assert!(!handle.is_leader() && !handle.may_read());
+    drop((handle, again));
+    two.stop();
+    one.stop();
+}

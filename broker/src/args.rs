@@ -16,8 +16,10 @@ use felix_cluster::config::{State, StaticConfig, layers};
 use thiserror::Error;
 
 mod endpoint;
+mod etcd;
 
 pub use endpoint::{Endpoint, parse_endpoints};
+pub use etcd::EtcdSettings;
 
 /// Where a value came from, for messages.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -115,6 +117,8 @@ pub struct Settings {
     pub metrics_bind: (String, u16),
     /// Lease length.
     pub lease: Duration,
+    /// The control store, where it is not in the data directory.
+    pub etcd: Option<EtcdSettings>,
     /// Broker configs by Kafka's names, those that a flag means too included.
     pub fixed: StaticConfig,
     /// What was given and has no effect, with why.
@@ -157,7 +161,8 @@ fn help(flag: &Flag) -> String {
     let environment = flag.environment.map(|name| format!(" [env: {name}]")).unwrap_or_default();
     let note = match flag.state {
         State::Honoured => String::new(),
-        State::Partly(why) | State::NoEffect(why) => format!(" (without effect: {why})"),
+        State::Partly(what) => format!(" ({what})"),
+        State::NoEffect(why) => format!(" (without effect: {why})"),
         State::Refused(why) => format!(" (not yet: {why})"),
     };
     format!("{}{note}{default}{environment}", flag.help)
@@ -391,6 +396,7 @@ fn check(
         rack,
         metrics_bind: metrics_bind.unwrap_or_else(|| ("127.0.0.1".to_owned(), 9644)),
         lease: lease.unwrap_or(Duration::from_secs(2)),
+        etcd: etcd::settings(values)?,
         fixed,
         without_effect,
     })

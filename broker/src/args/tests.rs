@@ -48,6 +48,27 @@ fn a_flag_beats_the_environment_which_beats_the_file() {
 }
 
 #[test]
+fn etcd_comes_with_all_it_wants_to_see() {
+    assert_eq!(run(&[], &[("FELIX_CLUSTER_PREFIX", "/x")]).unwrap().etcd, None);
+    let certificate = file("PEM");
+    let path = certificate.path().to_str().unwrap();
+    let environment = [
+        ("FELIX_ETCD_ENDPOINTS", "a:2379, https://b:2379"),
+        ("FELIX_ETCD_CERT_FILE", path),
+        ("FELIX_ETCD_KEY_FILE", path),
+        ("FELIX_ETCD_USER", "felix"),
+        ("FELIX_ETCD_PASSWORD", "secret"),
+    ];
+    let etcd = run(&["--cluster-prefix", "/clusters/one"], &environment).unwrap().etcd.unwrap();
+    assert_eq!(etcd.endpoints, ["a:2379", "https://b:2379"]);
+    assert_eq!(etcd.prefix, "/clusters/one");
+    assert_eq!(etcd.identity, Some((b"PEM".to_vec(), b"PEM".to_vec())));
+    assert_eq!(etcd.user, Some(("felix".to_owned(), "secret".to_owned())));
+    assert_eq!(etcd.ca, None);
+    assert!(!format!("{etcd:?}").contains("secret"));
+}
+
+#[test]
 fn flags_may_stand_on_both_sides_of_serve() {
     let arguments = [
         "--node-id",
@@ -95,7 +116,19 @@ fn an_error_names_the_thing_its_source_and_what_is_allowed() {
         say(&["--lease-ms", "100"], &[]),
         "lease-ms = \"100\" (from flag --lease-ms): must be a whole number of milliseconds from 500 to 60000"
     );
-    assert!(say(&["--etcd", "a:1"], &[]).starts_with("etcd = \"a:1\" (from flag --etcd): "));
+    let allowed = "must be host:port, http://host:port or https://host:port, several separated by commas";
+    assert_eq!(say(&["--etcd", "a:1,b"], &[]), format!("etcd = \"a:1,b\" (from flag --etcd): {allowed}"));
+    let prefix = say(&["--etcd", "a:1", "--cluster-prefix", "felix"], &[]);
+    assert!(
+        prefix
+            .starts_with("cluster-prefix = \"felix\" (from flag --cluster-prefix): must begin with a slash")
+    );
+    assert_eq!(
+        say(&["--etcd", "a:1"], &[("FELIX_ETCD_PASSWORD", "secret")]),
+        "FELIX_ETCD_PASSWORD = \"...\" (from environment FELIX_ETCD_PASSWORD): must be given together with FELIX_ETCD_USER"
+    );
+    let missing = say(&["--etcd", "a:1"], &[("FELIX_ETCD_CA_FILE", "/nowhere")]);
+    assert!(missing.contains("must be a file that can be read"), "{missing}");
     assert!(say(&["--set", "no.such=1"], &[]).starts_with("no.such (from flag --set): unknown"));
     assert!(say(&["--set", "nothing"], &[]).contains("key=value"));
     assert!(say(&["--config", "/does/not/exist"], &[]).contains("cannot use the file"));

@@ -21,8 +21,9 @@ pub struct Flag {
     pub help: &'static str,
 }
 
-const SINGLE_NODE: &str = "a single node has no other brokers";
-const NO_ETCD: &str = "etcd arrives with the cluster; until then the control store is in the data directory";
+const NO_PEERS: &str = "brokers do not talk to each other before there are replicas";
+const LOCK: &str = "a node without etcd has its lease by the lock on its directory, and a cluster keeps what its first \
+                    node wrote";
 
 /// Everything, in the order of the help.
 pub const FLAGS: &[Flag] = &[
@@ -68,7 +69,7 @@ pub const FLAGS: &[Flag] = &[
         environment: Some("FELIX_INTERNAL_BIND"),
         default: None,
         config: None,
-        state: State::NoEffect(SINGLE_NODE),
+        state: State::NoEffect(NO_PEERS),
         help: "Port for other brokers [default: none on a single node]",
     },
     Flag {
@@ -77,7 +78,7 @@ pub const FLAGS: &[Flag] = &[
         environment: Some("FELIX_INTERNAL_ADVERTISE"),
         default: None,
         config: None,
-        state: State::NoEffect(SINGLE_NODE),
+        state: State::NoEffect(NO_PEERS),
         help: "What other brokers dial [default: the internal listener]",
     },
     Flag {
@@ -86,8 +87,8 @@ pub const FLAGS: &[Flag] = &[
         environment: Some("FELIX_ETCD_ENDPOINTS"),
         default: None,
         config: None,
-        state: State::Refused(NO_ETCD),
-        help: "etcd endpoints [default: none, a control store in the data directory]",
+        state: State::Honoured,
+        help: "etcd endpoints, host:port or a URL, separated by commas [default: none, a control store in the data directory]",
     },
     Flag {
         flag: Some("cluster-prefix"),
@@ -95,7 +96,7 @@ pub const FLAGS: &[Flag] = &[
         environment: Some("FELIX_CLUSTER_PREFIX"),
         default: Some("/felix"),
         config: None,
-        state: State::NoEffect(NO_ETCD),
+        state: State::Honoured,
         help: "Key prefix in etcd, so that clusters can share one",
     },
     Flag {
@@ -122,7 +123,7 @@ pub const FLAGS: &[Flag] = &[
         environment: Some("FELIX_LEASE_MS"),
         default: Some("2000"),
         config: None,
-        state: State::NoEffect("a single node's lease is the lock on its directory"),
+        state: State::Partly(LOCK),
         help: "Lease length, 500 to 60000; cluster-wide, the first node writes it",
     },
     Flag {
@@ -145,6 +146,51 @@ pub const FLAGS: &[Flag] = &[
     },
     Flag {
         flag: None,
+        value_name: "FILE",
+        environment: Some("FELIX_ETCD_CA_FILE"),
+        default: None,
+        config: None,
+        state: State::Honoured,
+        help: "Authority that etcd's certificates are signed by, PEM [default: the system's]",
+    },
+    Flag {
+        flag: None,
+        value_name: "FILE",
+        environment: Some("FELIX_ETCD_CERT_FILE"),
+        default: None,
+        config: None,
+        state: State::Honoured,
+        help: "Certificate to show to etcd, PEM; FELIX_ETCD_KEY_FILE goes with it",
+    },
+    Flag {
+        flag: None,
+        value_name: "FILE",
+        environment: Some("FELIX_ETCD_KEY_FILE"),
+        default: None,
+        config: None,
+        state: State::Honoured,
+        help: "Private key of that certificate, PEM",
+    },
+    Flag {
+        flag: None,
+        value_name: "NAME",
+        environment: Some("FELIX_ETCD_USER"),
+        default: None,
+        config: None,
+        state: State::Honoured,
+        help: "User to be at etcd; FELIX_ETCD_PASSWORD goes with it",
+    },
+    Flag {
+        flag: None,
+        value_name: "TEXT",
+        environment: Some("FELIX_ETCD_PASSWORD"),
+        default: None,
+        config: None,
+        state: State::Honoured,
+        help: "Password of that user",
+    },
+    Flag {
+        flag: None,
         value_name: "MS",
         environment: Some("FELIX_PUBLISH_QUORUM_TIMEOUT_MS"),
         default: None,
@@ -158,7 +204,7 @@ pub const FLAGS: &[Flag] = &[
         environment: Some("FELIX_REPLICATION_REBUILD_MAX_CONCURRENT"),
         default: Some("1"),
         config: Some("felix.replication.rebuild.max.concurrent"),
-        state: State::NoEffect(SINGLE_NODE),
+        state: State::NoEffect(NO_PEERS),
         help: "How many halted copies are rebuilt at one time; 0 leaves it to the operator",
     },
     Flag {
@@ -167,7 +213,7 @@ pub const FLAGS: &[Flag] = &[
         environment: Some("FELIX_REPLICATION_REBUILD_BYTES_PER_SEC"),
         default: Some("0"),
         config: Some("felix.replication.rebuild.bytes.per.sec"),
-        state: State::NoEffect(SINGLE_NODE),
+        state: State::NoEffect(NO_PEERS),
         help: "Bytes per second sent to each copy that is being rebuilt; 0 means no limit",
     },
     Flag {

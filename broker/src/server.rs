@@ -18,7 +18,7 @@ use felix_cluster::config::broker::FlushMode as ConfiguredFlushMode;
 use felix_cluster::config::flags::FLAGS;
 use felix_cluster::state::Listener;
 use felix_cluster::view::View;
-use felix_control::agent::{Agent, AgentConfig};
+use felix_control::agent::AgentConfig;
 use felix_partition::fence::settle_identities;
 use felix_protocol::ids::{BrokerId, TopicId, Uuid};
 use felix_storage::data_dir::Identity;
@@ -42,6 +42,7 @@ use crate::partitions::{self, FetchWait, Following, Isolation, PartitionHandle, 
 use crate::view::Configs;
 use crate::{http, tasks};
 
+mod control;
 mod directory;
 
 /// Threads that wait for the disk in place of connections, unless configured.
@@ -84,7 +85,12 @@ async fn serve(settings: Settings) -> Result<ExitCode> {
     for (row, why) in settings.fixed.without_full_effect().filter(|(row, _)| !by_flag(row.name)) {
         tracing::warn!(setting = row.name, why, "a setting has no full effect");
     }
-    let (server, sockets) = Starting::new(settings, clock)?.start().await?;
+    let starting = Starting::new(settings, clock)?;
+    let (server, sockets) = tokio::select! {
+        started = starting.start() => started?,
+        // Waiting for a store or for an earlier session to be over is no reason not to stop; nothing is led yet.
+        () = stop.received() => return Ok(ExitCode::SUCCESS),
+    };
     server.serve_http(sockets.http);
     let end = tokio::select! {
         end = server.trouble() => end,
@@ -204,23 +210,21 @@ impl Starting {
         let (replicas, report) = Replicas::open(&dir).context("the table of copies")?;
         let doubted = settle_identities(&replicas, &report, boot_id.as_u128())?;
         directory::tell_of_table(&report, &doubted);
-        let agent = Agent::start(
-            OsDisk,
-            AgentConfig {
-                directory: dir.path().to_owned(),
-                cluster_id: identity.as_ref().map(|identity| identity.cluster_id.clone()),
-                node: id,
-                directory_id: directory_id.0,
-                boot_id: boot_id.to_string(),
-                listeners: advertised(&settings, &sockets.clients),
-                internal: None,
-                rack: settings.rack.clone(),
-                version: env!("CARGO_PKG_VERSION").to_owned(),
-                copies: dir.partitions()?.len(),
-                lease_ms: u64::try_from(settings.lease.as_millis()).unwrap_or(u64::MAX),
-            },
-        )
-        .await?;
+        let replicas = Arc::new(replicas);
+        let entering = AgentConfig {
+            directory: dir.path().to_owned(),
+            cluster_id: identity.as_ref().map(|identity| identity.cluster_id.clone()),
+            node: id,
+            directory_id: directory_id.0,
+            boot_id: boot_id.to_string(),
+            listeners: advertised(&settings, &sockets.clients),
+            internal: None,
+            rack: settings.rack.clone(),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            copies: dir.partitions()?.len(),
+            lease_ms: u64::try_from(settings.lease.as_millis()).unwrap_or(u64::MAX),
+        };
+        let agent = control::enter(entering, settings.etcd.as_ref(), clock, &replicas).await?;
         if identity.is_none() {
             dir.set_identity(&Identity {
                 cluster_id: agent.view().cluster_id().to_owned(),
@@ -230,7 +234,7 @@ impl Starting {
         }
         let setup = partitions::Setup {
             dir: dir.clone(),
-            replicas: Arc::new(replicas),
+            replicas,
             flush_mode: match config.logs.flush_mode {
                 ConfiguredFlushMode::Auto => FlushMode::Auto,
                 ConfiguredFlushMode::File => FlushMode::File,

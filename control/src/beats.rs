@@ -252,7 +252,7 @@ async fn ask<C: Connect>(
         Request::Beat { number, node: at, beat, within } => {
             let decision = heartbeat::decision(node, at, &beat);
             let exchange = async {
-                let store = connected(connect, kept).await?;
+                let store = connected(connect, kept, within / 2).await?;
                 store.exchange(&decision, &[&Key::Revoke(node).to_string()]).await
             };
             let answer = match tokio::time::timeout(within, exchange).await {
@@ -271,7 +271,7 @@ async fn ask<C: Connect>(
         }
         Request::ReadBack { within } => {
             let read = async {
-                let store = connected(connect, kept).await?;
+                let store = connected(connect, kept, within / 2).await?;
                 store.get(&Key::Node(node).to_string()).await
             };
             match tokio::time::timeout(within, read).await {
@@ -292,9 +292,11 @@ async fn ask<C: Connect>(
 async fn connected<'a, C: Connect>(
     connect: &C,
     kept: &'a mut Option<C::Store>,
+    attempt: Duration,
 ) -> Result<&'a mut C::Store, StoreError> {
     if kept.is_none() {
-        *kept = Some(connect.connect().await?);
+        // A beat that finds its place dead still has time for another.
+        *kept = Some(connect.connect(attempt).await?);
     }
     kept.as_mut().ok_or_else(|| StoreError::Unavailable("not connected".to_owned()))
 }

@@ -416,15 +416,23 @@ impl<S: Store> Executor<S> {
 
     /// Serves until told to stop, or until nobody is left to tell it, or until the store fails for good.
     pub(crate) async fn serve(mut self, mut commands: mpsc::UnboundedReceiver<Command>) -> Result<(), Over> {
+        let mut is_silent = false;
         loop {
             let mut settled = self.settle().await;
             if settled.is_ok() {
                 settled = self.keep_session().await?;
             }
             match settled {
+                Ok(()) if is_silent => {
+                    is_silent = false;
+                    tracing::info!("the control store answers again");
+                }
                 Ok(()) => {}
                 Err(StoreError::Unavailable(ref what) | StoreError::Unknown(ref what)) => {
-                    tracing::warn!(%what, "the control store does not answer");
+                    // Once an outage, not once a try.
+                    if !std::mem::replace(&mut is_silent, true) {
+                        tracing::warn!(%what, "the control store does not answer");
+                    }
                     for mut job in self.jobs.drain(..) {
                         job.fail(ControlError::Unavailable(what.clone()));
                     }

@@ -7,6 +7,7 @@
 use std::fmt;
 use std::future::Future;
 use std::sync::Arc;
+use std::time::Duration;
 
 use felix_cluster::decision::{Change, Decision};
 use felix_cluster::state::Revision;
@@ -206,8 +207,8 @@ pub trait Connect: Send + Sync + 'static {
     /// What it leads to.
     type Store: Store;
 
-    /// A new handle.
-    fn connect(&self) -> impl Future<Output = Result<Self::Store, StoreError>>;
+    /// A new handle, on which one attempt at one place takes at most `attempt`: then the next place is tried.
+    fn connect(&self, attempt: Duration) -> impl Future<Output = Result<Self::Store, StoreError>>;
 }
 
 /// A running watch.

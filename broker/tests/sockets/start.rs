@@ -39,7 +39,7 @@ fn a_wrong_start_is_one_line_and_exit_code_2() {
     assert!(line.contains("no.such.config"), "{line}");
     let line = refused(&[], &[("FELIX_NODE_ID", "-1")]);
     assert!(line.contains("FELIX_NODE_ID"), "{line}");
-    let line = refused(&["--etcd", "127.0.0.1:2379"], &[]);
+    let line = refused(&["--etcd", "127.0.0.1"], &[]);
     assert!(line.contains("etcd"), "{line}");
     let line = refused(&[], &[("FELIX_LOG_FORMAT", "xml")]);
     assert!(line.contains("text or json"), "{line}");

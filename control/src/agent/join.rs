@@ -23,6 +23,8 @@ use crate::store::{Connect, Position, Store, StoreError};
 const GIVE_UP_AFTER: Duration = Duration::from_secs(30);
 /// From one try to the next.
 const RETRY: Duration = Duration::from_millis(500);
+/// How long one attempt at one place of the store may take.
+const ATTEMPT: Duration = Duration::from_secs(3);
 /// How long a start waits for its first confirmed beat; it comes later then.
 const FIRST_BEAT: Duration = Duration::from_secs(5);
 
@@ -106,7 +108,7 @@ impl<D: Disk, C: Connect> Joining<D, C> {
         let memory_failed = |source| StartError::Memory { source };
         let Joining { disk, config, connect, clock, published } = self;
         let mut memory = Memory::read(&disk, &config.directory).map_err(memory_failed)?;
-        let load = async || Executor::load(connect.connect().await?, Arc::clone(&published)).await;
+        let load = async || Executor::load(connect.connect(ATTEMPT).await?, Arc::clone(&published)).await;
         let mut executor = patiently(&*clock, load).await?;
         let found = executor.store().position();
         let seen = Position { store: memory.store.unwrap_or(found.store), revision: memory.revision };

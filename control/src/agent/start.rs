@@ -22,7 +22,7 @@ use crate::store::{Position, Store, StoreError};
 pub enum StartError {
     /// The store does not open.
     #[error("{0}{after}", after = remedy(.0))]
-    Store(#[from] StoreError),
+    Store(StoreError),
     /// The store is empty, and beside it are copies of partitions: without it nobody knows whose they are.
     #[error(
         "the control store is empty, but the data directory holds {0} copies of partitions: put control.redb back \
@@ -62,7 +62,7 @@ pub enum StartError {
     #[error("another process registered as node {0} at the same time")]
     Raced(felix_protocol::ids::BrokerId),
     /// The node cannot enter a cluster whose store others use.
-    #[error("{}", entering(.0))]
+    #[error(transparent)]
     Enter(#[from] EnterError),
     /// Another cluster's store.
     #[error(
@@ -95,6 +95,13 @@ pub enum StartError {
     Ended(String),
 }
 
+/// It says itself what the store said: that is not told once more as its source.
+impl From<StoreError> for StartError {
+    fn from(error: StoreError) -> Self {
+        StartError::Store(error)
+    }
+}
+
 /// What to do about a store that does not open, where that is not said already.
 fn remedy(error: &StoreError) -> &'static str {
     match error {
@@ -107,18 +114,6 @@ fn remedy(error: &StoreError) -> &'static str {
         | StoreError::Compacted(_)
         | StoreError::Failed(_)
         | StoreError::WentBack { .. } => "",
-    }
-}
-
-/// A node that is live elsewhere is said so; everything else is the store's.
-fn entering(error: &EnterError) -> String {
-    match error {
-        EnterError::Store(StoreError::Unavailable(what) | StoreError::Unknown(what)) => {
-            format!("the control store did not answer for too long: {what}")
-        }
-        EnterError::Live(_) | EnterError::Store(_) | EnterError::Memory { .. } | EnterError::Renew(_) => {
-            error.to_string()
-        }
     }
 }
 

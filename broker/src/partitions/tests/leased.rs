@@ -26,7 +26,7 @@ struct Ways {
 impl Connect for Ways {
     type Store = Memory;
 
-    async fn connect(&self) -> Result<Memory, StoreError> {
+    async fn connect(&self, _attempt: Duration) -> Result<Memory, StoreError> {
         let memory = self.server.connect();
         self.links.lock().push(memory.link());
         Ok(memory)

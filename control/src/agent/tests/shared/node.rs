@@ -65,7 +65,7 @@ impl Ways {
 impl Connect for Ways {
     type Store = Memory;
 
-    async fn connect(&self) -> Result<Memory, StoreError> {
+    async fn connect(&self, _attempt: Duration) -> Result<Memory, StoreError> {
         let memory = self.server.connect();
         let mut shared = self.shared.lock();
         memory.link().set_reach(shared.0);

@@ -304,6 +304,13 @@ impl<S: Store> Executor<S> {
             if self.watch.is_none() {
                 self.relist().await?;
             }
+            if let Some(sessions) = &mut self.sessions {
+                sessions.look();
+                // First a session, then decisions.
+                if sessions.lost.is_some() {
+                    return Ok(());
+                }
+            }
             let round = self.gather();
             self.publish();
             if round.decisions.is_empty() {

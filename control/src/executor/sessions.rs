@@ -89,6 +89,17 @@ impl Sessions {
         }
     }
 
+    /// Looks at the own beats and the time. Called before each transaction: a long row of them must not keep a silent node
+    /// from being fenced, or a lost session from being noticed.
+    pub(crate) fn look(&mut self) {
+        let own = *self.beats.own.borrow_and_update();
+        let reading = self.clock.reading();
+        self.fences.extend(self.observer.step(Event::Own(own), reading));
+        if let Ok(lost) = self.beats.lost.try_recv() {
+            self.lost = Some(lost);
+        }
+    }
+
     /// The fences that are due, as decisions, with the nodes they concern.
     pub(crate) fn take_fences(&mut self, view: &View) -> Vec<(Decision, BrokerId)> {
         let mut decisions = Vec::new();
@@ -162,9 +173,7 @@ impl Sessions {
                 Some(lost) = self.beats.lost.recv() => self.lost = Some(lost),
                 () = tokio::time::sleep(left) => {}
             }
-            let own = *self.beats.own.borrow_and_update();
-            let reading = self.clock.reading();
-            self.fences.extend(self.observer.step(Event::Own(own), reading));
+            self.look();
         }
     }
 }

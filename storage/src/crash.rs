@@ -18,6 +18,7 @@ use felix_protocol::time::WallTime;
 use parking_lot::Mutex;
 
 use crate::disk::mem::MemDisk;
+use crate::disk::mem::legal::Effort;
 
 mod enumerate;
 mod oath;
@@ -41,6 +42,9 @@ struct Kind {
     name: &'static str,
     /// How many are tried at each moment that has too many for all of them.
     sample: usize,
+    /// There, each part is also left out, and kept, alone. Stories whose moments have many parts are many states
+    /// without that; what is missed then, the planted mistakes show.
+    singles: bool,
     stories: &'static [Story],
 }
 
@@ -74,21 +78,29 @@ fn in_parallel<T: Sync, A: Send>(items: &[T], work: impl Fn(&T) -> A + Sync) -> 
 #[test]
 fn every_state_that_a_crash_may_leave_keeps_what_was_promised() {
     let tallies = in_parallel(stories::KINDS, |kind| {
-        let mut tally = Tally::default();
+        let (mut tally, usual) = (Tally::default(), Depth::usual(kind.sample));
         for (at, story) in kind.stories.iter().enumerate() {
-            enumerate(*story, None, Depth::usual(kind.sample), &mut tally)
-                .map_err(|error| format!("{}, story {at}: {error}", kind.name))?;
+            enumerate(
+                *story,
+                None,
+                Depth { full: Effort { singles: kind.singles, ..usual.full }, ..usual },
+                &mut tally,
+            )
+            .map_err(|error| format!("{}, story {at}: {error}", kind.name))?;
         }
         Ok::<_, String>(tally)
     });
-    let mut all = 0;
+    let (mut all, mut failed) = (0, Vec::<String>::new());
     for (kind, tally) in stories::KINDS.iter().zip(tallies) {
-        let tally = tally.unwrap_or_else(|error| panic!("{error}"));
+        let Ok(tally) = tally.inspect_err(|error| failed.push(error.clone())) else { continue };
         let (states, nested) = (tally.states.len(), tally.nested.len());
         println!("{}: {states} states, {nested} of recoveries, {} ambiguous", kind.name, tally.ambiguous);
-        assert!(states >= 500, "{}: {states} states", kind.name);
+        if states < 500 {
+            failed.push(format!("{}: {states} states", kind.name));
+        }
         all += states;
     }
     println!("{all} states");
+    assert!(failed.is_empty(), "{failed:#?}");
     assert!(all >= 10_000, "{all} states");
 }

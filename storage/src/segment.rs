@@ -125,7 +125,7 @@ impl Indexes {
 }
 
 /// Whether a batch has a record of its greatest timestamp: one that compaction emptied has not.
-fn dates(header: &BatchHeader) -> bool {
+pub(crate) fn dates(header: &BatchHeader) -> bool {
     header.max_timestamp >= 0 && header.records > 0
 }
 
@@ -169,6 +169,11 @@ impl<D: Disk> Segment<D> {
     /// Its bytes are right, or about to be looked at.
     pub(crate) fn set_checked(&self, now: WallTime) {
         self.checked_at.store(now.0.max(1), Ordering::Relaxed);
+    }
+
+    /// It was not looked at after all.
+    pub(crate) fn set_unchecked(&self) {
+        self.checked_at.store(0, Ordering::Relaxed);
     }
 
     /// Readers of what is behind that place are told of it from now on. The first place counts.
@@ -395,6 +400,12 @@ impl<D: Disk> Segment<D> {
     pub(crate) fn close_indexes(&self) {
         self.close_index(Kind::Index);
         self.close_index(Kind::TimeIndex);
+    }
+
+    /// Makes both index files say nothing, as far as they can be written.
+    pub(crate) fn empty_indexes(&self) {
+        let _ = self.empty_index(Kind::Index);
+        let _ = self.empty_index(Kind::TimeIndex);
     }
 
     fn remove_index(&self, kind: Kind) {

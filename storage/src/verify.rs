@@ -1,7 +1,7 @@
 //! Checks data directories offline: `felix verify`. Reads only, and follows every byte back to a batch.
 //!
-//! Batches are the truth. Whatever is derived from them (seals, indexes, snapshots, the generation map) must
-//! say what they say, and the table of copies must not promise more than they hold.
+//! Batches are the truth. Whatever is derived from them (seals, indexes, lists of aborted transactions,
+//! snapshots, the generation map) must say what they say, and the table of copies must not promise more than they hold.
 //!
 //! Several directories are compared as well: what two copies of a partition hold below both their marks must
 //! be the same.
@@ -18,6 +18,7 @@ use crate::error::{Doing, StorageError};
 use crate::layout;
 use crate::replicas::{self, Replica};
 
+mod aborted;
 mod compare;
 mod indexes;
 mod partition;

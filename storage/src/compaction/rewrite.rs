@@ -408,6 +408,9 @@ impl<D: Disk> Cleaned<D> {
     /// ([`crate::Log::claim`]). Any thread may do this.
     pub fn commit(&mut self) -> Result<(), CompactionError> {
         let (disk, folder) = (self.output.dir().disk().clone(), self.output.folder().to_path_buf());
+        // Names may reach the disk in any order. Without those of its side files, the new segment would be found
+        // beside the old one's.
+        disk.sync_dir(&folder).doing("flush", &folder)?;
         for input in &self.inputs {
             // An old seal beside new bytes would pass for damage.
             let path = input.path(Kind::Seal);

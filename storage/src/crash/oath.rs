@@ -4,11 +4,14 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use bytes::Bytes;
-use felix_protocol::batch::{BatchHeader, CheckedBatch, PATCH_BYTES, patched_head};
+use felix_protocol::batch::control::{Marker, TransactionEnd};
+use felix_protocol::batch::scan::Batches;
+use felix_protocol::batch::{BatchHeader, BatchRecords, CheckedBatch, Limits, PATCH_BYTES, patched_head};
 use felix_protocol::generation_map::GenerationMap;
 use felix_protocol::ids::{Generation, Offset, PartitionId};
 
-use super::NOW;
+use super::{NOW, Outcome};
+use crate::AbortedTransaction;
 use crate::data_dir::Identity;
 use crate::disk::mem::MemDisk;
 use crate::replicas::Replica;
@@ -34,8 +37,45 @@ impl Stored {
         Stored { header, bytes: bytes.into(), times }
     }
 
+    /// What a file holds.
+    pub(super) fn all_of(content: Bytes) -> Outcome<Vec<Stored>> {
+        let mut all = Vec::new();
+        for batch in Batches::new(content) {
+            let batch = batch.map_err(|error| error.to_string())?;
+            let mut times = Vec::new();
+            let mut records = BatchRecords::new(&batch.header, &batch.bytes, Limits::NONE)
+                .map_err(|fault| fault.to_string())?;
+            while let Some(record) = records.next() {
+                let record = record.map_err(|fault| fault.to_string())?;
+                let offset = batch.header.base_offset + Offset::from(record.offset_delta);
+                times.push((offset, batch.header.timestamp(record.timestamp_delta)));
+            }
+            all.push(Stored { header: batch.header, bytes: batch.bytes, times });
+        }
+        Ok(all)
+    }
+
     pub(super) fn next(&self) -> Offset {
         self.header.next_offset()
+    }
+}
+
+/// What compaction made of a log: what may be found in place of what was written.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Rewritten {
+    /// From here on batches are as they were written.
+    pub below: Offset,
+    /// The batches below.
+    pub batches: Vec<Stored>,
+    /// Rounds have been through everything below.
+    pub until: Offset,
+}
+
+impl Rewritten {
+    /// All batches, of those that were written.
+    pub(super) fn of(&self, written: &[Stored]) -> Vec<Stored> {
+        let rest = written.iter().filter(|batch| batch.header.base_offset >= self.below);
+        self.batches.iter().chain(rest).cloned().collect()
     }
 }
 
@@ -51,8 +91,10 @@ pub(super) enum Presence {
 #[derive(Clone, Debug)]
 pub(super) struct Oath {
     pub presence: Presence,
-    /// Every batch that may be found, from offset 0 on: what is found is a beginning of it.
+    /// Every batch that was written, from offset 0 on: what is found is a beginning of it.
     pub may: Rc<Vec<Stored>>,
+    /// What stands in its place where a round of compaction has been; two while one is being put there.
+    pub rewritten: Vec<Rc<Rewritten>>,
     /// Everything below was acknowledged.
     pub must: Offset,
     /// Batches are in the file that no flush covers, so a readable one may follow a torn one.
@@ -145,6 +187,7 @@ impl Ledger {
             let oath = oaths.logs.entry(partition).or_insert_with(|| Oath {
                 presence: Presence::May,
                 may: Rc::default(),
+                rewritten: vec![Rc::default()],
                 must: 0,
                 loose: false,
             });
@@ -171,6 +214,61 @@ pub(super) fn map_of(batches: &[Stored], start: Offset, end: Offset) -> Generati
     map
 }
 
+/// The transactions that markers among these batches aborted, and that had records.
+pub(super) fn aborted_of(batches: &[Stored]) -> Vec<AbortedTransaction> {
+    let mut open: BTreeMap<i64, Offset> = BTreeMap::new();
+    let mut aborted = Vec::new();
+    for batch in batches {
+        let (header, producer_id) = (&batch.header, batch.header.producer_id);
+        match Marker::of(header, &batch.bytes) {
+            Some(marker) => {
+                let first = open.remove(&producer_id);
+                if let Some(first_offset) = first.filter(|_| marker.end == TransactionEnd::Abort) {
+                    let last_offset = header.base_offset;
+                    let last_stable_offset = open.values().min().copied().unwrap_or(last_offset + 1);
+                    let entry =
+                        AbortedTransaction { producer_id, first_offset, last_offset, last_stable_offset };
+                    aborted.push(entry);
+                }
+            }
+            None if header.is_transactional() => {
+                open.entry(producer_id).or_insert(header.base_offset);
+            }
+            None => {}
+        }
+    }
+    aborted
+}
+
+/// The newest record of each key that a reader of committed records comes to: where, and with which value.
+pub(super) fn newest_of(batches: &[Stored]) -> Outcome<BTreeMap<Bytes, (Offset, Bytes)>> {
+    let aborted = aborted_of(batches);
+    let mut newest = BTreeMap::new();
+    for batch in batches.iter().filter(|batch| !batch.header.is_control()) {
+        let (header, producer) = (&batch.header, batch.header.producer_id);
+        let is_aborted = header.is_transactional()
+            && aborted.iter().any(|entry| {
+                entry.producer_id == producer
+                    && (entry.first_offset..entry.last_offset).contains(&header.base_offset)
+            });
+        if is_aborted {
+            continue;
+        }
+        let mut records =
+            BatchRecords::new(header, &batch.bytes, Limits::NONE).map_err(|fault| fault.to_string())?;
+        while let Some(record) = records.next() {
+            let record = record.map_err(|fault| fault.to_string())?;
+            let Some(key) = record.key.map(Bytes::copy_from_slice) else { continue };
+            let offset = header.base_offset + Offset::from(record.offset_delta);
+            match record.value {
+                Some(value) => newest.insert(key, (offset, Bytes::copy_from_slice(value))),
+                None => newest.remove(&key),
+            };
+        }
+    }
+    Ok(newest)
+}
+
 /// What batches tell of producers.
 pub(super) fn producers_of(batches: &[Stored]) -> Producers {
     let mut producers = Producers::default();
@@ -180,15 +278,16 @@ pub(super) fn producers_of(batches: &[Stored]) -> Producers {
     told(&producers)
 }
 
-/// Producers without what a snapshot cannot hold: when they were heard of, and the time of a last batch that a
-/// marker follows.
+/// Producers without what a snapshot cannot hold: when they were heard of, and the time of a batch that was the
+/// last one when a marker followed.
 pub(super) fn told(producers: &Producers) -> Producers {
     let mut told = Producers::default();
     for (id, producer) in producers.iter() {
         let mut producer = producer.clone();
         producer.seen = NOW;
-        if let Some(last) = producer.batches.iter_mut().rev().flatten().next() {
-            last.timestamp = 0;
+        let ended = producer.coordinator_epoch >= 0;
+        for batch in producer.batches.iter_mut().flatten().filter(|_| ended) {
+            batch.timestamp = 0;
         }
         told.insert(id, producer);
     }

@@ -6,7 +6,7 @@ use std::rc::Rc;
 
 use felix_protocol::ids::{LogId, Offset, PartitionId, Uuid};
 
-use super::oath::{self, Ledger, Oath, Oaths, Presence, Stored};
+use super::oath::{self, Ledger, Oath, Oaths, Presence, Rewritten, Stored};
 use super::world::{DATA, World, generation, told};
 use super::{NOW, Outcome};
 use crate::config::Limits;
@@ -16,7 +16,8 @@ use crate::log::LoadReport;
 use crate::producers::snapshot;
 use crate::replicas::{Replica, Replicas};
 use crate::seal::{self, Found};
-use crate::{DataDir, Log, Recovered, StorageError};
+use crate::verify::{self, Weight};
+use crate::{AbortedTransaction, DataDir, Log, Recovered, StorageError};
 
 /// What a recovery met, for the record.
 #[derive(Clone, Copy, Debug, Default)]
@@ -133,12 +134,12 @@ impl World {
         met.cut += report.cut_bytes;
         self.sealed_is_left_alone(&log, before, &report)?;
         self.logs.insert(partition, log);
-        let found = self.is_kept(partition, oath, before)?;
+        let (written, rewritten) = self.is_kept(partition, oath, before)?;
         self.flush(partition)?;
         let end = self.log(partition).end();
         self.ledger.update_log(partition, |oath| {
-            (oath.may, oath.must, oath.loose) = (Rc::new(found), end, false);
-            oath.presence = Presence::Must;
+            (oath.may, oath.must, oath.loose) = (Rc::new(written), end, false);
+            (oath.rewritten, oath.presence) = (vec![rewritten], Presence::Must);
         });
         self.side_files_are_right(partition)
     }
@@ -168,9 +169,13 @@ impl World {
     }
 
     /// Everything acknowledged is there, byte for byte, and nothing that was not written; what is derived agrees.
-    /// Returns the batches that are in the log.
-    fn is_kept(&self, partition: PartitionId, oath: &Oath, row: Replica) -> Outcome<Vec<Stored>> {
-        let every_time = self.setup.every_time;
+    /// Returns what was written of the log that is there, and what compaction made of it.
+    fn is_kept(
+        &self,
+        partition: PartitionId,
+        oath: &Oath,
+        row: Replica,
+    ) -> Outcome<(Vec<Stored>, Rc<Rewritten>)> {
         let log = &self.logs[&partition];
         let (start, end) = (log.start(), log.end());
         if start != row.log_start {
@@ -182,41 +187,60 @@ impl World {
         if row.mark > end {
             return Err(format!("mark {} above the end {end}", row.mark));
         }
-        let Some(batches) = oath::beginning(&oath.may, end) else {
+        let Some(written) = oath::beginning(&oath.may, end) else {
             return Err(format!("log end {end} is no batch's: {}", ends(&oath.may)));
         };
-        let newest = batches.last().and_then(|batch| batch.header.generation);
+        let newest = written.last().and_then(|batch| batch.header.generation);
         if newest > Some(row.accepted) {
             return Err(format!("generation {newest:?} in the log, {} accepted", row.accepted));
         }
-        let reader = log.reader();
         let writes = self.disk.counters().writes;
-        let visible: Vec<&Stored> = batches.iter().filter(|batch| batch.next() > start).collect();
-        let mut at = start;
-        for batch in &visible {
-            let read = reader.read(at, batch.bytes.len(), Offset::MAX, true).map_err(|e| e.to_string())?;
-            if read.slices.concat() != batch.bytes || read.next != batch.next() {
-                return Err(format!("at {at} there is something else than what was written"));
+        // The newest first: the older one is there only while the newer is on its way.
+        let mut other = String::new();
+        let found = oath.rewritten.iter().rev().find_map(|rewritten| {
+            let batches = rewritten.of(written);
+            match has_batches(log, &batches) {
+                Ok(()) => Some((batches, rewritten)),
+                Err(difference) => {
+                    other = difference;
+                    None
+                }
             }
-            at = read.next;
+        });
+        let Some((batches, rewritten)) = found else { return Err(other) };
+        let (said, until) = (log.compacted_until(), rewritten.until);
+        if said > until.max(start) {
+            return Err(format!("compacted up to {said}, it says; in truth up to {until}"));
         }
-        let map = oath::map_of(batches, start, end);
+        let map = oath::map_of(&batches, start, end);
         let mut found_map = log.generations().clone();
         found_map.cut(end);
         if found_map != map {
             return Err(format!("generation map {found_map:?}, the log says {map:?}"));
         }
-        let producers = oath::producers_of(batches);
+        // Compaction takes away batches, and nothing of what is known of producers.
+        let producers = oath::producers_of(written);
         if oath::told(log.producers()) != producers {
             return Err(format!("producers {:?}, the log says {producers:?}", log.producers()));
         }
-        let times: Vec<(Offset, i64)> = visible
+        has_aborted(log, written, &batches, rewritten.below)?;
+        self.has_times(log, &batches)?;
+        if self.disk.counters().writes > writes && !self.ledger.now().harmed {
+            return Err("an index was lost with a segment that is sealed".to_string());
+        }
+        Ok((written.to_vec(), Rc::clone(rewritten)))
+    }
+
+    /// Lookups by time find what batches say.
+    fn has_times(&self, log: &Log<MemDisk>, batches: &[Stored]) -> Outcome<()> {
+        let (reader, start) = (log.reader(), log.start());
+        let times: Vec<(Offset, i64)> = batches
             .iter()
             .flat_map(|batch| &batch.times)
             .copied()
             .filter(|(offset, _)| *offset >= start)
             .collect();
-        let step = if every_time { 1 } else { times.len() / 6 + 1 };
+        let step = if self.setup.every_time { 1 } else { times.len() / 6 + 1 };
         for (_, time) in times.iter().step_by(step) {
             let wanted = times.iter().find(|(_, other)| other >= time).map(|(offset, _)| *offset);
             let found = reader.offset_for_timestamp(*time, Offset::MAX).map_err(|e| e.to_string())?;
@@ -229,10 +253,7 @@ impl World {
         if found.map(|found| found.timestamp) != latest {
             return Err(format!("greatest time {latest:?}, found {found:?}"));
         }
-        if self.disk.counters().writes > writes && !self.ledger.now().harmed {
-            return Err("an index was lost with a segment that is sealed".to_string());
-        }
-        Ok(batches.to_vec())
+        Ok(())
     }
 
     /// Snapshots that stay say what the log says up to there, for whoever trusts them later.
@@ -262,6 +283,44 @@ impl World {
     }
 }
 
+/// Readers get exactly these batches from the log start on.
+fn has_batches(log: &Log<MemDisk>, batches: &[Stored]) -> Outcome<()> {
+    let reader = log.reader();
+    let mut at = log.start();
+    for batch in batches.iter().filter(|batch| batch.next() > log.start()) {
+        let read = reader.read(at, batch.bytes.len(), Offset::MAX, true).map_err(|e| e.to_string())?;
+        if read.slices.concat() != batch.bytes || read.next != batch.next() {
+            return Err(format!("at {at} there is something else than what was written"));
+        }
+        at = read.next;
+    }
+    Ok(())
+}
+
+/// Readers are told of every aborted transaction of which a record is there, and of no other. Above `below`,
+/// where no compaction has been, all of them have.
+fn has_aborted(log: &Log<MemDisk>, written: &[Stored], batches: &[Stored], below: Offset) -> Outcome<()> {
+    let mut wanted = oath::aborted_of(written);
+    wanted.retain(|entry| entry.last_offset >= log.start());
+    let found = log.reader().aborted(log.start(), Offset::MAX).map_err(|error| error.to_string())?;
+    let is_due = |entry: &&AbortedTransaction| {
+        entry.last_offset >= below
+            || batches.iter().any(|batch| {
+                batch.header.is_transactional()
+                    && !batch.header.is_control()
+                    && batch.header.records > 0
+                    && batch.header.producer_id == entry.producer_id
+                    && (entry.first_offset..entry.last_offset).contains(&batch.header.base_offset)
+            })
+    };
+    let missing = wanted.iter().filter(is_due).find(|entry| !found.contains(entry));
+    let false_one = found.iter().find(|entry| !wanted.contains(entry));
+    if missing.is_some() || false_one.is_some() {
+        return Err(format!("aborted transactions {found:?}, the log says {wanted:?}"));
+    }
+    Ok(())
+}
+
 fn ends(batches: &[Stored]) -> String {
     batches.iter().map(|batch| format!("{} ", batch.next())).collect()
 }
@@ -287,9 +346,35 @@ pub(super) fn check(disk: &MemDisk, oaths: &Rc<Oaths>) -> Outcome<Met> {
         world.flush(partition)?;
         world.note_row(partition)?;
     }
-    World::start(&world.disk.crash(Crash::LoseUnsynced), world.ledger.now())
+    let (world, _) = World::start(&world.disk.crash(Crash::LoseUnsynced), world.ledger.now())
         .map_err(|error| format!("third: {error}"))?;
+    is_in_order(world).map_err(|error| format!("in the end: {error}"))?;
     Ok(met)
+}
+
+/// Every segment is as its seal says, and after a clean stop everything in the directory says the same.
+fn is_in_order(mut world: World) -> Outcome<()> {
+    let partitions: Vec<PartitionId> = world.logs.keys().copied().collect();
+    for partition in &partitions {
+        world.scrub(*partition)?;
+        world.close(*partition)?;
+    }
+    let folders: Vec<_> = partitions.iter().map(|partition| world.folder(*partition)).collect();
+    if world.ledger.now().harmed {
+        return Ok(());
+    }
+    let World { disk, dir, replicas, logs, .. } = world;
+    drop((replicas, dir, logs));
+    let mut wrong = Vec::new();
+    verify::verify(&disk, Path::new(DATA), &mut |finding| {
+        // Some stories have rows of copies that were never made.
+        let is_ours = folders.iter().any(|folder| finding.path.starts_with(folder));
+        if finding.weight > Weight::Note && is_ours {
+            wrong.push(finding.to_string());
+        }
+    })
+    .map_err(told)?;
+    if wrong.is_empty() { Ok(()) } else { Err(wrong.join("; ")) }
 }
 
 type Image = BTreeMap<String, Option<Vec<u8>>>;
@@ -308,18 +393,24 @@ fn of_partitions(disk: &MemDisk) -> Image {
 }
 
 /// What is not as it was. Files below the log start may go at any start that finds their producers elsewhere, and
-/// snapshots and seals that only a start after a clean stop had a use for.
+/// snapshots, seals and the files beside the last segment, for which only a start after a clean stop had a use.
 fn changed(before: &Image, after: &Image, world: &World) -> Option<String> {
     let may_go = |path: &str| {
         let (folder, name) = path.rsplit_once('/').unwrap_or(("", path));
         let partition = folder.rsplit('/').next().and_then(layout::parse_folder_name);
-        let start = partition.and_then(|partition| world.logs.get(&partition)).map_or(0, Log::start);
-        layout::parse_file_name(name)
-            .is_some_and(|(offset, kind)| offset < start || matches!(kind, Kind::Snapshot | Kind::Seal))
+        let log = partition.and_then(|partition| world.logs.get(&partition));
+        let start = log.map_or(0, Log::start);
+        let last = log.and_then(|log| log.segments().last().map(|last| last.base()));
+        layout::parse_file_name(name).is_some_and(|(offset, kind)| match kind {
+            Kind::Snapshot | Kind::Seal => true,
+            Kind::Index | Kind::TimeIndex | Kind::TxnIndex if Some(offset) == last => true,
+            Kind::Log | Kind::Index | Kind::TimeIndex | Kind::TxnIndex => offset < start,
+        })
     };
     let mut names: BTreeSet<&String> = before.keys().chain(after.keys()).collect();
     names.retain(|name| before.get(*name) != after.get(*name));
-    names.retain(|name| after.contains_key(*name) || !may_go(name));
+    let says_nothing = |name: &str| after.get(name).is_none_or(|now| now.as_ref().is_some_and(Vec::is_empty));
+    names.retain(|name| !(may_go(name) && says_nothing(name)));
     let len = |image: &Image, name: &str| image.get(name).map(|content| content.as_ref().map(Vec::len));
     (!names.is_empty()).then(|| {
         names

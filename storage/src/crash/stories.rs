@@ -1,19 +1,25 @@
 //! What the enumeration crashes: for each kind of operation some stories. A new kind is one row of [`KINDS`].
 
-use felix_protocol::ids::{LogId, Uuid};
-
 use super::world::{World, partition, small};
 use super::{Kind, Outcome};
 use crate::disk::mem::MemDisk;
-use crate::layout;
 use crate::{FlushMode, LogConfig};
 
+mod compacting;
+mod sealing;
 mod starts;
+mod table;
 
+use compacting::{
+    compacted_again, compacted_and_cut, compacted_and_retained, compacted_and_started, compacted_idle,
+    compacted_once, compacted_transactions, swap_cut_short,
+};
+use sealing::{aborted_and_cut, aborted_and_retained, sealed_and_cut, sealed_at_a_stop, sealed_by_a_look};
 use starts::{
     cut_half_done, deleted, deleted_and_made_again, file_lost, map_lied, segments_torn, stopped,
     stopped_and_started, stopped_with_a_long_segment, tail_torn,
 };
+use table::{marks_noted, table_changed, table_outgrown};
 
 const LOG: u128 = 1;
 
@@ -22,39 +28,92 @@ pub(super) const KINDS: &[Kind] = &[
     Kind {
         name: "create a log",
         sample: 16,
+        singles: true,
         stories: &[created, created_first, created_together, created_by_flusher, created_by_syncfs],
     },
     Kind {
         name: "append",
         sample: 8,
+        singles: true,
         stories: &[appended, appended_while_flushing, appended_on_a_full_disk],
     },
     Kind {
         name: "roll",
         sample: 2,
+        singles: true,
         stories: &[rolled, rolled_with_long_indexes, rolled_by_syncfs, rolled_by_flusher],
     },
     Kind {
         name: "truncate",
         sample: 2,
+        singles: true,
         stories: &[cut_within, cut_across, cut_unflushed, cut_new, cut_to_nothing],
     },
-    Kind { name: "retain", sample: 6, stories: &[retained, retained_producers, retained_everything] },
-    Kind { name: "delete records", sample: 14, stories: &[records_deleted, records_deleted_to_the_end] },
-    Kind { name: "generation map", sample: 5, stories: &[many_generations, a_generation_a_segment] },
-    Kind { name: "mark", sample: 26, stories: &[marks_noted] },
-    Kind { name: "table of copies", sample: 45, stories: &[table_changed, table_outgrown] },
-    Kind { name: "producer snapshot", sample: 5, stories: &[producers_noted, producers_within_transactions] },
+    Kind {
+        name: "retain",
+        sample: 6,
+        singles: true,
+        stories: &[retained, retained_producers, retained_everything],
+    },
+    Kind {
+        name: "delete records",
+        sample: 14,
+        singles: true,
+        stories: &[records_deleted, records_deleted_to_the_end],
+    },
+    Kind {
+        name: "generation map",
+        sample: 5,
+        singles: true,
+        stories: &[many_generations, a_generation_a_segment],
+    },
+    Kind { name: "mark", sample: 26, singles: true, stories: &[marks_noted] },
+    Kind { name: "table of copies", sample: 45, singles: true, stories: &[table_changed, table_outgrown] },
+    Kind {
+        name: "producer snapshot",
+        sample: 5,
+        singles: true,
+        stories: &[producers_noted, producers_within_transactions],
+    },
     Kind {
         name: "clean stop",
         sample: 3,
+        singles: true,
         stories: &[stopped, stopped_and_started, stopped_with_a_long_segment],
     },
-    Kind { name: "delete a log", sample: 40, stories: &[deleted, deleted_and_made_again] },
+    Kind { name: "delete a log", sample: 40, singles: true, stories: &[deleted, deleted_and_made_again] },
     Kind {
         name: "recover",
         sample: 5,
+        singles: true,
         stories: &[tail_torn, segments_torn, cut_half_done, map_lied, file_lost],
+    },
+    Kind {
+        name: "compact",
+        sample: 6,
+        singles: false,
+        stories: &[
+            compacted_once,
+            compacted_again,
+            compacted_transactions,
+            compacted_and_cut,
+            compacted_and_retained,
+            compacted_and_started,
+            compacted_idle,
+            swap_cut_short,
+        ],
+    },
+    Kind {
+        name: "seal",
+        sample: 6,
+        singles: false,
+        stories: &[sealed_by_a_look, sealed_and_cut, sealed_at_a_stop],
+    },
+    Kind {
+        name: "aborted transactions",
+        sample: 6,
+        singles: false,
+        stories: &[aborted_and_cut, aborted_and_retained],
     },
 ];
 
@@ -452,90 +511,6 @@ fn a_generation_a_segment(disk: &MemDisk) -> Outcome<World> {
             world.note_row(log)?;
         }
     }
-    Ok(world)
-}
-
-// ---- the table ----
-
-fn with_rows(disk: &MemDisk, rows: u128) -> Outcome<World> {
-    let mut world = with(disk, 3)?;
-    let like = world.row(partition(LOG));
-    world.commit(|replicas| {
-        for number in 0..rows {
-            replicas.stage(partition(100 + number), like);
-        }
-    })?;
-    Ok(world)
-}
-
-fn marks_noted(disk: &MemDisk) -> Outcome<World> {
-    let mut world = with_rows(disk, 60)?;
-    let log = partition(LOG);
-    world.record();
-    for round in 0..9 {
-        if round % 3 == 0 {
-            world.fill(log, 200)?;
-            world.flush(log)?;
-        }
-        world.note_row(log)?;
-        world.commit(|replicas| {
-            for number in 0..60 {
-                replicas.stage_with(&partition(100 + number), |row| {
-                    row.mark += 7;
-                    row.synced = row.mark;
-                });
-            }
-        })?;
-    }
-    Ok(world)
-}
-
-fn table_changed(disk: &MemDisk) -> Outcome<World> {
-    let mut world = with_rows(disk, 60)?;
-    world.record();
-    for round in 0..6_u128 {
-        world.commit(|replicas| {
-            for number in 0..60 {
-                let renewed = LogId(Uuid::from_u128(1_000 * round + number));
-                replicas.stage_with(&partition(100 + number), |row| row.log_id = renewed);
-            }
-        })?;
-        world.commit(|replicas| {
-            for number in 0..12 {
-                replicas.stage_removal(&partition(100 + 4 * round + number));
-            }
-        })?;
-        world.commit_boot(100 + round)?;
-        if round == 2 {
-            world = world.restart()?;
-        }
-    }
-    Ok(world)
-}
-
-/// The file has grown to several times what it says.
-fn table_outgrown(disk: &MemDisk) -> Outcome<World> {
-    let mut world = with_rows(disk, 12)?;
-    let log = partition(LOG);
-    let change = |world: &mut World| {
-        world.commit(|replicas| {
-            for number in 0..12 {
-                replicas.stage_with(&partition(100 + number), |row| row.mark += 1);
-            }
-        })
-    };
-    while world.disk.content(&world.dir.path().join(layout::REPLICAS)).map_err(|e| e.to_string())?.len()
-        < 64 << 10
-    {
-        change(&mut world)?;
-    }
-    world.record();
-    for _ in 0..8 {
-        change(&mut world)?;
-    }
-    world.fill(log, 200)?;
-    world.flush(log)?;
-    world.note_row(log)?;
     Ok(world)
 }
 

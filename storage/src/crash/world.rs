@@ -21,6 +21,8 @@ use crate::log::Retired;
 use crate::replicas::{Replica, Replicas};
 use crate::{DataDir, FlushError, FlushMode, Log, LogConfig, StorageError};
 
+pub(super) mod upkeep;
+
 pub(super) const DATA: &str = "/data";
 
 pub(super) fn told(error: StorageError) -> String {
@@ -299,10 +301,7 @@ impl World {
 
     /// A batch of an idempotent producer, with the sequence that is due.
     pub(super) fn produce(&mut self, partition: PartitionId, producer: i64, records: i64) -> Outcome<()> {
-        let log = self.log(partition);
-        let end = log.end();
-        let known = log.producers().describe().into_iter().find(|known| known.producer_id == producer);
-        let sequence = known.map_or(0, |known| known.last_sequence + 1);
+        let (end, sequence) = (self.log(partition).end(), self.due(partition, producer));
         let mut builder = BatchBuilder::new().producer(producer, 0, sequence);
         let times: Vec<i64> = (0..records).map(|at| 1_000 + end + at).collect();
         for time in &times {
@@ -311,15 +310,55 @@ impl World {
         self.append(partition, &builder.build().unwrap(), &times)
     }
 
-    /// A transaction of one record, and its marker.
+    /// A transaction of one record, and the marker that commits it.
     pub(super) fn transact(&mut self, partition: PartitionId, producer: i64) -> Outcome<()> {
+        self.within(partition, producer, &[("within", Some(1))])?;
+        self.mark(partition, producer, TransactionEnd::Commit)
+    }
+
+    /// Records of a producer's transaction, each a key and the size of its value; without one a tombstone.
+    pub(super) fn within(
+        &mut self,
+        partition: PartitionId,
+        producer: i64,
+        records: &[(&str, Option<usize>)],
+    ) -> Outcome<()> {
+        let sequence = self.due(partition, producer);
+        let builder = BatchBuilder::new().producer(producer, 0, sequence).transactional();
+        self.push(partition, builder, records)
+    }
+
+    /// Records of nobody in particular.
+    pub(super) fn put(&mut self, partition: PartitionId, records: &[(&str, Option<usize>)]) -> Outcome<()> {
+        self.push(partition, BatchBuilder::new(), records)
+    }
+
+    fn push(
+        &mut self,
+        partition: PartitionId,
+        mut builder: BatchBuilder,
+        records: &[(&str, Option<usize>)],
+    ) -> Outcome<()> {
         let end = self.log(partition).end();
-        let mut builder = BatchBuilder::new().producer(producer, 0, 0).transactional();
-        builder.push(1_000 + end, None, Some(b"within"));
-        self.append(partition, &builder.build().unwrap(), &[1_000 + end])?;
-        let marker = Marker { end: TransactionEnd::Commit, coordinator_epoch: 3 };
-        let marker = marker.batch(producer, 0, 1_001 + end).unwrap();
-        self.append(partition, &marker, &[1_001 + end])
+        let times: Vec<i64> = (1_000 + end..).take(records.len()).collect();
+        for (time, (key, size)) in times.iter().zip(records) {
+            let value = size.map(|size| vec![u8::try_from(time % 200 + 1).unwrap(); size]);
+            builder.push(*time, Some(key.as_bytes()), value.as_deref());
+        }
+        self.append(partition, &builder.build().unwrap(), &times)
+    }
+
+    /// The marker that ends a producer's transaction.
+    pub(super) fn mark(&mut self, partition: PartitionId, producer: i64, end: TransactionEnd) -> Outcome<()> {
+        let time = 1_000 + self.log(partition).end();
+        let marker = Marker { end, coordinator_epoch: 3 }.batch(producer, 0, time).unwrap();
+        self.append(partition, &marker, &[time])
+    }
+
+    /// The next sequence of a producer.
+    fn due(&mut self, partition: PartitionId, producer: i64) -> i32 {
+        let known = self.log(partition).producers().describe();
+        known.iter().find(|known| known.producer_id == producer).map_or(0, |known| known.last_sequence + 1)
     }
 
     pub(super) fn run(&self, job: FlushJob<MemDisk>) -> Result<Offset, FlushError> {
@@ -387,6 +426,11 @@ impl World {
         // Durable on return, whatever of it was flushed before.
         self.ledger.update_log(partition, |oath| {
             Rc::make_mut(&mut oath.may).retain(|batch| batch.next() <= end);
+            for rewritten in &mut oath.rewritten {
+                let rewritten = Rc::make_mut(rewritten);
+                rewritten.batches.retain(|batch| batch.next() <= end);
+                rewritten.until = rewritten.until.min(end);
+            }
             oath.must = end;
             oath.loose = false;
             oath.presence = Presence::Must;

@@ -10,7 +10,7 @@
 use felix_protocol::ids::Offset;
 
 /// Bytes of an entry.
-const ENTRY: usize = 34;
+pub(crate) const ENTRY: usize = 34;
 const VERSION: i16 = 0;
 
 /// A transaction whose records never count.

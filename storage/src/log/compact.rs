@@ -184,6 +184,14 @@ impl<D: Disk> Log<D> {
     }
 }
 
+#[cfg(test)]
+impl<D: Disk> Log<D> {
+    /// Rounds have been through everything below, as far as it is remembered.
+    pub(crate) fn compacted_until(&self) -> Offset {
+        self.progress.end
+    }
+}
+
 fn bases<D: Disk>(segments: &[Arc<crate::segment::Segment<D>>]) -> Vec<Offset> {
     segments.iter().map(|segment| segment.base()).collect()
 }

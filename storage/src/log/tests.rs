@@ -26,6 +26,7 @@ mod recovery;
 mod retaining;
 mod scrubbing;
 mod sealing;
+mod starting;
 mod timestamps;
 mod verifying;
 

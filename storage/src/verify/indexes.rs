@@ -9,6 +9,7 @@ use super::{Report, Weight};
 use crate::data_dir::SIDE_FILE_LIMIT;
 use crate::disk::{self, Disk};
 use crate::index::{IndexEntry, OffsetEntry, TimeEntry};
+use crate::segment::dates;
 
 /// The entries of an index file that the batches have not reached yet.
 struct Entries<E> {
@@ -82,7 +83,9 @@ impl Indexes {
 
     /// A batch that is right begins at `position`.
     pub(super) fn see(&mut self, position: u64, header: &BatchHeader) {
-        self.latest = self.latest.max(header.max_timestamp);
+        if dates(header) {
+            self.latest = self.latest.max(header.max_timestamp);
+        }
         while let Some(entry) = self.offsets.due()
             && u64::from(entry.position) <= position
         {

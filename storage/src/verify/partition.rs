@@ -7,6 +7,7 @@ use felix_protocol::batch::BatchHeader;
 use felix_protocol::generation_map::GenerationMap;
 use felix_protocol::ids::{Offset, PartitionId};
 
+use super::aborted::Aborted;
 use super::indexes::Indexes;
 use super::producers::Snapshots;
 use super::{Report, Weight};
@@ -31,6 +32,7 @@ struct Copy<'a, 'r, D: Disk> {
     /// The generation map's file, until a batch has contradicted it.
     map: Option<GenerationMap>,
     snapshots: Snapshots,
+    aborted: Aborted,
     /// One past the last offset that is there.
     end: Offset,
     /// Where offsets are missing by right.
@@ -83,6 +85,7 @@ pub(super) fn check<D: Disk>(
             "the table of copies does not know it: nothing was promised",
         );
     }
+    let aborted = Aborted::new(disk, &folder, start);
     let mut copy = Copy {
         disk,
         folder,
@@ -90,6 +93,7 @@ pub(super) fn check<D: Disk>(
         report,
         map,
         snapshots: expected,
+        aborted,
         end: start,
         gaps: false,
         whole: true,
@@ -140,9 +144,23 @@ fn map<D: Disk>(disk: &D, folder: &Path, report: &mut Report<'_>) -> Option<Gene
     }
 }
 
+/// The bytes of a control batch. One that is far larger than a marker tells nothing of transactions.
+fn control<F: DiskFile>(file: &F, position: u64, header: &BatchHeader) -> std::io::Result<Option<Vec<u8>>> {
+    const MOST: usize = 4 << 10;
+    if !header.is_control() {
+        return Ok(None);
+    }
+    disk::read_up_to(file, header.bytes.min(MOST), position).map(Some)
+}
+
 impl<D: Disk> Copy<'_, '_, D> {
     fn is_clean(&self) -> bool {
         self.row.is_some_and(|row| row.clean)
+    }
+
+    /// Whether a segment that ends at `until` lies wholly below the log start.
+    fn has_left(&self, until: Option<Offset>) -> bool {
+        until.is_some_and(|until| self.row.is_some_and(|row| until <= row.log_start))
     }
 
     fn promised(&self) -> Offset {
@@ -162,8 +180,9 @@ impl<D: Disk> Copy<'_, '_, D> {
         self.end = checker.next();
         self.report.summary.batches += checker.batches();
         self.report.summary.bytes += checker.size();
-        // What the last segment's files say is believed only after a clean stop.
-        let counts = until.is_some() || self.is_clean();
+        // What the last segment's files say is believed only after a clean stop; what those of a segment say that
+        // has left the log, never.
+        let counts = !self.has_left(until) && (until.is_some() || self.is_clean());
         let weight = if counts { Weight::Wrong } else { Weight::Note };
         let whole = outcome.is_ok();
         match outcome {
@@ -171,6 +190,11 @@ impl<D: Disk> Copy<'_, '_, D> {
             Err(fault) => self.broken(&path, &file, size, until, fault)?,
         }
         indexes.finish(whole, counts && size > 0, weight, self.report);
+        if whole {
+            self.aborted.finish(self.disk, &self.folder, base, self.gaps, weight, self.report);
+        } else {
+            self.aborted.lose_track();
+        }
         Ok(())
     }
 
@@ -190,11 +214,19 @@ impl<D: Disk> Copy<'_, '_, D> {
             if file.read_at(&mut buf, want, checker.size()).doing("read", path)? == 0 {
                 break;
             }
+            let mut unread = None;
             let fed = checker.feed(&buf, &mut |position, header| {
                 indexes.see(position, header);
                 self.snapshots.see(header, self.report);
                 self.generation(header);
+                match control(file, position, header) {
+                    Ok(control) => self.aborted.see(header, control.as_deref()),
+                    Err(error) => unread = Some(error),
+                }
             });
+            if let Some(error) = unread {
+                return Err(error).doing("read", path);
+            }
             if fed.is_err() {
                 return Ok(fed);
             }
@@ -263,7 +295,8 @@ impl<D: Disk> Copy<'_, '_, D> {
             ),
             Verdict::Damaged(fault) => self.damaged(path, fault),
         }
-        if let Some((next, until)) = checker.hole().filter(|_| !gaps) {
+        // Segments that have left the log go in any order.
+        if let Some((next, until)) = checker.hole().filter(|_| !gaps && !self.has_left(until)) {
             let meaning = format!("offsets {next} to {until} are missing before the next segment");
             self.report.find(Weight::Damage, path, Some(size), meaning);
         }

@@ -10,6 +10,7 @@ use felix_protocol::ids::{Generation, Offset};
 use super::super::aborted::aborted;
 use super::super::{SideFile, of_reading};
 use super::{Loader, of_walk};
+use crate::data_dir::SIDE_FILE_LIMIT;
 use crate::disk::{self, Disk, DiskFile, OpenMode, read_up_to, write_all_at};
 use crate::error::{Damaged, Doing, StorageError};
 use crate::flush::{Dirty, Held, SideWrite};
@@ -67,6 +68,9 @@ impl<D: Disk> Loader<'_, D> {
             let Some(reason) = broken else {
                 checksums.push((Some(running), expected));
                 self.is_right(segment);
+                if segments.get(at + 1).is_some_and(|next| next.base() == expected) {
+                    self.believe_snapshot(expected);
+                }
                 continue;
             };
             let next = segments.get(at + 1);
@@ -219,6 +223,22 @@ impl<D: Disk> Loader<'_, D> {
         Ok(())
     }
 
+    /// Compaction leaves the last batch of a producer and no more; what was written at the roll knows all of them.
+    /// One of another history cannot stand there: a cut takes those above it away before anything is appended.
+    fn believe_snapshot(&mut self, at: Offset) {
+        if !self.listing.snapshots.contains(&at) {
+            return;
+        }
+        let path = layout::file_path(self.log.folder(), at, Kind::Snapshot);
+        let content = disk::read_whole(self.log.disk(), &path, SIDE_FILE_LIMIT);
+        let expiry_ms = self.log.config.producer_expiry_ms;
+        if let Ok(content) = content
+            && let Ok(producers) = snapshot::decode(&content, self.now, expiry_ms)
+        {
+            self.log.producers = producers;
+        }
+    }
+
     fn snapshot_at(&mut self, base: Offset) {
         self.log.pending.side.push(SideWrite {
             name: layout::file_name(base, Kind::Snapshot),
@@ -236,6 +256,9 @@ impl<D: Disk> Loader<'_, D> {
         let path = segment.path(Kind::Log);
         let file = segment.file().doing("open", &path)?;
         segment.start_empty_indexes();
+        // A short last segment's are not written again before it is closed, and until then what a crash left of
+        // them would mislead whoever looks at the files.
+        segment.empty_indexes();
         segment.gather_aborted(Vec::new());
         let size = segment.size();
         let mut walk = Walk::new(&*file, 0, size, segment.base());

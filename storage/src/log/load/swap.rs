@@ -32,9 +32,8 @@ pub(super) fn finish_swaps<D: Disk>(home: &Home<D>) -> Result<(), StorageError> 
             let path = layout::file_path(&home.folder, *other, Kind::Seal);
             crate::seal::discard(disk, &home.folder, *other).doing("remove", &path)?;
         }
+        // Its last step need not be durable: until it is, every start takes it again.
         take_place(disk, &home.folder, base, &others)?;
-        // Nothing that comes later may be durable without this.
-        disk.sync_dir(&home.folder).doing("flush", &home.folder)?;
     }
     for (base, kind) in named(layout::CLEANED) {
         let path = crate::segment::output::cleaned(&layout::file_path(&home.folder, base, kind));

@@ -1,8 +1,10 @@
 //! `felix verify` over what logs leave behind.
 
+use felix_protocol::batch::control::TransactionEnd;
 use felix_protocol::ids::LogId;
 use proptest::prelude::*;
 
+use super::aborted::{in_transaction, marker};
 use super::*;
 use crate::disk::Disk;
 use crate::seal::{self, Found};
@@ -264,6 +266,79 @@ fn a_compacted_copy_may_lack_batches_but_not_tell_another_history() {
     changed[15] ^= 1;
     disk.put(&path, &changed).unwrap();
     assert_eq!(compared(&disk, &dirs).len(), 1, "another generation");
+}
+
+/// A stopped directory with aborted transactions, in a log that `from_start` tells to begin at 0 or behind its first
+/// segment.
+fn with_aborted(from_start: bool) -> (MemDisk, Vec<Offset>) {
+    let disk = MemDisk::new();
+    let mut log = create(&disk, small());
+    for round in 0..4 {
+        append(&mut log, &in_transaction(7, round * 2, 2));
+        append(&mut log, &in_transaction(8, round * 3, 3));
+        append(&mut log, &batch(1, 400, 5));
+        append(&mut log, &marker(7, TransactionEnd::Abort));
+        append(&mut log, &batch(1, 600, 5));
+        append(&mut log, &marker(8, if round == 2 { TransactionEnd::Commit } else { TransactionEnd::Abort }));
+    }
+    let bases = segment_bases(&log);
+    let start = if from_start { 0 } else { bases[1] };
+    flush(&mut log);
+    log.advance_start(start).unwrap();
+    let recovered = close(log);
+    note(&disk, row(&recovered));
+    if !from_start {
+        for kind in Kind::ALL {
+            let _ = disk.remove_file(&in_folder(0, kind));
+        }
+    }
+    (disk, bases)
+}
+
+#[test]
+fn lists_of_aborted_transactions_are_held_against_the_markers() {
+    for from_start in [true, false] {
+        let (disk, bases) = with_aborted(from_start);
+        assert_eq!(bad(&disk), []);
+        let mut lists = 0;
+        for base in bases.iter().skip(usize::from(!from_start)) {
+            let path = in_folder(*base, Kind::TxnIndex);
+            let Ok(content) = disk.content(&path) else { continue };
+            lists += 1;
+            for at in 0..content.len() {
+                let mut changed = content.clone();
+                changed[at] ^= 1 << (at % 8);
+                disk.put(&path, &changed).unwrap();
+                let found = bad(&disk);
+                // What began before the log does, only the list itself knows.
+                let unknown = !from_start && *base == bases[1] && (10..18).contains(&(at % 34));
+                let told = found.len() == 1 && (found[0].weight, &found[0].path) == (Weight::Wrong, &path);
+                assert!(told || unknown && found.is_empty(), "{base} byte {at}: {found:?}");
+            }
+            // Without it, or without one of its entries, records would come back.
+            for fewer in (0..content.len()).step_by(34) {
+                disk.put(&path, &content[..fewer]).unwrap();
+                let found = bad(&disk);
+                assert_eq!(found.len(), 1, "{base}, {fewer} bytes");
+                assert!(found[0].meaning.contains("shown as committed"), "{found:?}");
+            }
+            disk.remove_file(&path).unwrap();
+            let found = bad(&disk);
+            assert_eq!((found.len(), &found[0].path), (1, &path));
+            disk.put(&path, &content).unwrap();
+        }
+        assert!(lists > 2, "{lists}");
+        // An entry where no marker stands.
+        let entry = crate::AbortedTransaction {
+            producer_id: 7,
+            first_offset: bases[2],
+            last_offset: bases[2] + 1,
+            last_stable_offset: bases[2],
+        };
+        let path = in_folder(bases[2], Kind::TxnIndex);
+        disk.put(&path, &crate::index::txn::encode(&[entry])).unwrap();
+        assert!(bad(&disk).iter().any(|finding| finding.meaning.contains("no marker")));
+    }
 }
 
 proptest! {

@@ -117,7 +117,7 @@ pub struct Partitions {
     led: Arc<Led>,
     lanes: Vec<LaneSender>,
     upkeep: Upkeep,
-    scrub: scrub::Stop,
+    scrub: Arc<scrub::Control>,
     scrubbed: Arc<scrub::Findings>,
     cleaner: Cleaner,
     flushes: Arc<flusher::Counters>,
@@ -158,11 +158,10 @@ impl Partitions {
         let scrubbed = Arc::<scrub::Findings>::default();
         let (scrub, scrubber) = scrub::new(Arc::clone(&led), setup.clock, setup.scrub, Arc::clone(&scrubbed));
         threads.push(tasks::thread("felix-scrub", scrubber)?);
-        let count = lanes.len();
         let cleaner = Cleaner::start(
             setup.cleaner,
             lanes.clone(),
-            move |partition| lane_number(partition, count),
+            Arc::clone(&led),
             Arc::clone(&setup.replicas),
             setup.clock,
         )?;

@@ -245,10 +245,7 @@ impl Starting {
             lanes: config.threads.lanes.unwrap_or_else(lanes),
             flushers: config.threads.flushers.unwrap_or(FLUSHERS),
             retain_every: Duration::from_millis(config.logs.retention_check_interval_ms.max(1)),
-            scrub: partitions::Pace {
-                bytes_per_second: config.logs.scrub_bytes_per_second,
-                every_ms: config.logs.scrub_interval_ms,
-            },
+            scrub: partitions::Pace::of(&config.logs),
             cleaner: config.logs.cleaner.clone(),
         };
         let partitions = Partitions::start(setup, &agent)?;

@@ -9,11 +9,17 @@ use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
 
 use crate::process::{Process, tail};
+use crate::raw::compacted;
+use crate::raw::conn::Connection;
+use crate::raw::stage::now_ms;
 use crate::results::{CaseResult, Status};
 use crate::target::Broker;
 
 /// How long a program may take from its start (or from a case's result) to its next case: a JVM or an interpreter starts here.
 const SILENCE_BOUND: Duration = Duration::from_secs(30);
+
+/// How long the harness waits for an answer of the broker when it does something for a program.
+const PATIENCE: Duration = Duration::from_secs(20);
 
 /// A line of a program.
 #[derive(Deserialize)]
@@ -46,6 +52,7 @@ enum Ask {
     Stop,
     Start,
     Lossy,
+    Compacted,
 }
 
 #[derive(Serialize, Default)]
@@ -57,6 +64,10 @@ struct Answer {
     address: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     lost: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    topic: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    survivors: Option<String>,
 }
 
 /// What a run of a program is made of.
@@ -207,6 +218,14 @@ fn obey(ask: Ask, broker: &mut Broker) -> Result<Answer> {
             let lossy = broker.lossy()?;
             answer.address = Some(lossy.address().to_string());
             answer.lost = Some(lossy.lost());
+        }
+        Ask::Compacted => {
+            let mut to = Connection::open(broker.address(), PATIENCE)?;
+            // Programs may ask more than once in the life of a broker.
+            let topic = format!("compacted-{}", now_ms());
+            let survivors = compacted::prepare(&mut to, &topic)?;
+            answer.topic = Some(topic);
+            answer.survivors = Some(compacted::in_words(&survivors));
         }
     }
     Ok(answer)

@@ -6,6 +6,7 @@
 pub mod ask;
 pub mod batch;
 mod cases;
+pub mod compacted;
 pub mod conn;
 mod expect;
 pub mod stage;

@@ -104,7 +104,7 @@ impl<D: Disk> Scrub<D> {
 
     /// Ends the look before its end: the segment is due again at once.
     pub fn give_up(self) {
-        self.segment.set_unchecked();
+        self.looked.segment.set_unchecked();
     }
 
     /// Reads the next piece.

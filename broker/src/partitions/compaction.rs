@@ -21,8 +21,9 @@ use felix_storage::{Replicas, StorageError};
 use parking_lot::{Condvar, Mutex};
 
 use crate::clock::SystemClock;
-use crate::partitions::Thread;
 use crate::partitions::lane::{LaneSender, Message, Step};
+use crate::partitions::led::Led;
+use crate::partitions::{Thread, lane_number};
 use crate::tasks;
 
 /// A log whose round failed is left alone for this long; doubles up to [`LONGEST_REST`].
@@ -90,7 +91,7 @@ struct Shared {
     /// Signalled when a thread that waits should look again.
     changed: Condvar,
     lanes: Vec<LaneSender>,
-    lane_of: Box<dyn Fn(&PartitionId) -> usize + Send + Sync>,
+    led: Arc<Led>,
     replicas: Arc<Replicas<OsDisk>>,
     clock: SystemClock,
     counters: Counters,
@@ -106,7 +107,7 @@ impl Cleaner {
     pub(super) fn start(
         config: CleanerConfig,
         lanes: Vec<LaneSender>,
-        lane_of: impl Fn(&PartitionId) -> usize + Send + Sync + 'static,
+        led: Arc<Led>,
         replicas: Arc<Replicas<OsDisk>>,
         clock: SystemClock,
     ) -> io::Result<Cleaner> {
@@ -115,7 +116,7 @@ impl Cleaner {
             state: Mutex::new(State::new()),
             changed: Condvar::new(),
             lanes,
-            lane_of: Box::new(lane_of),
+            led,
             replicas,
             clock,
             counters: Counters::default(),
@@ -159,6 +160,7 @@ impl Cleaner {
 
     /// What was done.
     pub(super) fn figures(&self) -> Figures {
+        self.shared.forget();
         let counters = &self.shared.counters;
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         Figures {
@@ -223,7 +225,14 @@ impl Shared {
     }
 
     fn lane(&self, partition: &PartitionId) -> &LaneSender {
-        &self.lanes[(self.lane_of)(partition)]
+        &self.lanes[lane_number(partition, self.lanes.len())]
+    }
+
+    /// What is remembered of partitions goes with them.
+    fn forget(&self) {
+        let mut state = self.state.lock();
+        state.uncleanable.retain(|partition| self.led.get(partition).is_some());
+        state.resting.retain(|partition, _| self.led.get(partition).is_some());
     }
 
     /// Asks a lane; `None` when it has ended.
@@ -239,6 +248,7 @@ impl Shared {
 
     /// The dirtiest log that is worth a round and that nobody works on.
     fn choose(&self) -> Option<Busy<'_>> {
+        self.forget();
         let mut worth = Vec::new();
         let mut dirtiest = 0;
         for lane in &self.lanes {

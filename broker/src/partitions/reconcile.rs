@@ -29,6 +29,7 @@ use crate::clock::SystemClock;
 use crate::partitions::authority::{Authority, Keeping, Known};
 use crate::partitions::lane::Message;
 use crate::partitions::report::key_state;
+use crate::partitions::scrub::Pace;
 use crate::partitions::settings::Settings;
 use crate::partitions::{Partitions, Writer};
 use crate::tasks;
@@ -233,6 +234,7 @@ impl Reconciler {
             let logs = self.settings.refresh(view);
             let every = Duration::from_millis(logs.retention_check_interval_ms.max(1));
             self.partitions.upkeep.retain_every(every);
+            self.partitions.scrub.configure(Pace::of(&logs));
             if let Err(error) = self.partitions.cleaner.configure(logs.cleaner) {
                 tracing::warn!(%error, "not all threads that compact logs could be started");
             }

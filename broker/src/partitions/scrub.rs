@@ -8,12 +8,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use crossbeam_channel::{Receiver, RecvTimeoutError, Sender};
+use felix_cluster::config::broker::LogsConfig;
 use felix_protocol::ids::PartitionId;
 use felix_protocol::time::Clock;
 use felix_storage::LogReader;
 use felix_storage::disk::os::OsDisk;
 use felix_storage::scrub::{Outcome, Progress, STEP, Scrub};
+use parking_lot::{Condvar, Mutex};
 
 use crate::clock::SystemClock;
 use crate::partitions::led::Led;
@@ -30,6 +31,13 @@ pub struct Pace {
     pub bytes_per_second: Option<u64>,
     /// `felix.scrub.interval.ms`.
     pub every_ms: i64,
+}
+
+impl Pace {
+    /// As the broker's settings say.
+    pub fn of(logs: &LogsConfig) -> Pace {
+        Pace { bytes_per_second: logs.scrub_bytes_per_second, every_ms: logs.scrub_interval_ms }
+    }
 }
 
 /// What the scrub has done since the process began.
@@ -61,44 +69,69 @@ impl Findings {
     }
 }
 
-/// Ends the scrub.
-pub(super) struct Stop {
-    stop: Sender<()>,
+/// How the scrub is told what to do.
+pub(super) struct Control {
+    told: Mutex<Told>,
+    changed: Condvar,
 }
 
-impl Stop {
+#[derive(Clone, Copy)]
+struct Told {
+    pace: Pace,
+    stop: bool,
+}
+
+impl Control {
     /// The thread ends after the piece that it reads.
     pub(super) fn stop(&self) {
-        // Full: told already. Disconnected: gone already.
-        let _ = self.stop.try_send(());
+        self.told.lock().stop = true;
+        self.changed.notify_all();
+    }
+
+    /// From now on it goes about it this way.
+    pub(super) fn configure(&self, pace: Pace) {
+        let mut told = self.told.lock();
+        if told.pace != pace {
+            told.pace = pace;
+            self.changed.notify_all();
+        }
+    }
+
+    fn pace(&self) -> Pace {
+        self.told.lock().pace
+    }
+
+    /// Waits so long, or until something else is asked for.
+    fn wait(&self, how_long: Duration) -> Result<(), Ended> {
+        let mut told = self.told.lock();
+        if !told.stop && !how_long.is_zero() {
+            self.changed.wait_for(&mut told, how_long);
+        }
+        if told.stop { Err(Ended) } else { Ok(()) }
     }
 }
 
-/// What the thread runs, and how to end it.
+/// What the thread runs, and how to tell it what to do.
 pub(super) fn new(
     led: Arc<Led>,
     clock: SystemClock,
     pace: Pace,
     findings: Arc<Findings>,
-) -> (Stop, impl FnOnce() + Send) {
-    let (stop, stopped) = crossbeam_channel::bounded(1);
+) -> (Arc<Control>, impl FnOnce() + Send) {
+    let told = Mutex::new(Told { pace, stop: false });
+    let control = Arc::new(Control { told, changed: Condvar::new() });
+    let scrubber = Scrubber { led, clock, control: Arc::clone(&control), findings };
     let body = move || {
-        if let Some(bytes_per_second) = pace.bytes_per_second {
-            let every_ms = pace.every_ms;
-            let scrubber = Scrubber { led, clock, bytes_per_second, every_ms, stopped, findings };
-            // An end is what was asked for.
-            let _ = scrubber.run();
-        }
+        // An end is what was asked for.
+        let _ = scrubber.run();
     };
-    (Stop { stop }, body)
+    (control, body)
 }
 
 struct Scrubber {
     led: Arc<Led>,
     clock: SystemClock,
-    bytes_per_second: u64,
-    every_ms: i64,
-    stopped: Receiver<()>,
+    control: Arc<Control>,
     findings: Arc<Findings>,
 }
 
@@ -107,20 +140,24 @@ struct Ended;
 
 impl Scrubber {
     fn run(&self) -> Result<(), Ended> {
-        let every = Duration::from_millis(u64::try_from(self.every_ms).unwrap_or(0));
         let mut buf = Vec::with_capacity(STEP);
         // Not always the same first: a broker that is restarted often gets to all of them.
         let mut first = usize::try_from(self.clock.wall().0).unwrap_or(0);
         loop {
-            let handles = self.led.all();
-            let count = handles.len().max(1);
-            for at in 0..handles.len() {
-                let handle = &handles[(first + at) % count];
-                self.partition(&handle.id(), handle.reader(), &mut buf)?;
+            let pace = self.control.pace();
+            let mut pause = LONGEST_PAUSE;
+            if pace.bytes_per_second.is_some() {
+                let handles = self.led.all();
+                let count = handles.len().max(1);
+                for at in 0..handles.len() {
+                    let handle = &handles[(first + at) % count];
+                    self.partition(&handle.id(), handle.reader(), &mut buf)?;
+                }
+                first = first.wrapping_add(1);
+                let every = Duration::from_millis(u64::try_from(pace.every_ms).unwrap_or(0));
+                pause = every.clamp(SHORTEST_PAUSE, LONGEST_PAUSE);
             }
-            first = first.wrapping_add(1);
-            drop(handles);
-            self.wait(every.clamp(SHORTEST_PAUSE, LONGEST_PAUSE))?;
+            self.control.wait(pause)?;
         }
     }
 
@@ -131,7 +168,9 @@ impl Scrubber {
         reader: &LogReader<OsDisk>,
         buf: &mut Vec<u8>,
     ) -> Result<(), Ended> {
-        while let Some(scrub) = reader.scrub(self.clock.wall(), self.every_ms) {
+        while self.control.pace().bytes_per_second.is_some()
+            && let Some(scrub) = reader.scrub(self.clock.wall(), self.control.pace().every_ms)
+        {
             self.segment(partition, scrub, buf)?;
             if self.led.get(partition).is_none() {
                 break;
@@ -148,12 +187,16 @@ impl Scrubber {
     ) -> Result<(), Ended> {
         let base = scrub.base();
         loop {
+            let Some(bytes_per_second) = self.control.pace().bytes_per_second else {
+                scrub.give_up();
+                return Ok(());
+            };
             let began = self.clock.now();
             let outcome = match scrub.step(buf) {
                 Ok(Progress::Read(bytes)) => {
                     self.findings.bytes.fetch_add(bytes as u64, Ordering::Relaxed);
-                    let due = Duration::from_secs_f64(bytes as f64 / self.bytes_per_second as f64);
-                    self.wait(due.saturating_sub(self.clock.now().since(began)))?;
+                    let due = Duration::from_secs_f64(bytes as f64 / bytes_per_second as f64);
+                    self.control.wait(due.saturating_sub(self.clock.now().since(began)))?;
                     continue;
                 }
                 Ok(Progress::Done(outcome)) => outcome,
@@ -180,13 +223,6 @@ impl Scrubber {
                 Outcome::Damaged(_) => {}
             }
             return Ok(());
-        }
-    }
-
-    fn wait(&self, how_long: Duration) -> Result<(), Ended> {
-        match self.stopped.recv_timeout(how_long) {
-            Err(RecvTimeoutError::Timeout) => Ok(()),
-            Ok(()) | Err(RecvTimeoutError::Disconnected) => Err(Ended),
         }
     }
 }

@@ -139,3 +139,37 @@ fn a_byte_changed_while_the_broker_was_away_is_found_after_its_start() {
     let (code, text) = verify(&data);
     assert_eq!(code, Some(0), "{text}");
 }
+
+/// Sets a cluster-wide default, by IncrementalAlterConfigs.
+fn set(client: &mut Client, name: &str, value: &str) {
+    let text = |text: &str| [&u16::try_from(text.len()).unwrap().to_be_bytes(), text.as_bytes()].concat();
+    let one = 1_i32.to_be_bytes();
+    let body = [&one[..], &[4], &text(""), &one, &text(name), &[0], &text(value), &[0]].concat();
+    let answer = client.ask(44, 0, 5, &body);
+    // Behind the throttle time and the count.
+    assert_eq!(answer[8..10], [0, 0], "{answer:?}");
+}
+
+#[test]
+fn the_pace_changes_while_the_broker_runs() {
+    let broker =
+        Broker::start(&["--set", "log.segment.bytes=1048576", "--set", "felix.scrub.bytes.per.second=0"]);
+    let mut client = broker.connect();
+    new_topic(&mut client, "cold");
+    for _ in 0..3 {
+        client.ask(PRODUCE, 3, 1, &produce("cold", -1, &vec![7; 700_000]));
+    }
+    let looked = |broker: &Broker| broker.metric("felix_scrubbed_segments_total");
+    assert_eq!(looked(&broker), 0);
+    set(&mut client, "felix.scrub.interval.ms", "200");
+    set(&mut client, "felix.scrub.bytes.per.second", "1000000000");
+    broker.eventually("looks, over and over", |broker| looked(broker) >= 6);
+    set(&mut client, "felix.scrub.bytes.per.second", "0");
+    // The look that was under way ends; then the figure stands still for more than two intervals.
+    let (last, same) = (std::cell::Cell::new(-1), std::cell::Cell::new(0));
+    broker.eventually("no more looks", |broker| {
+        let stood = last.replace(looked(broker)) == last.get();
+        same.set(if stood { same.get() + 1 } else { 0 });
+        same.get() == 10
+    });
+}

@@ -36,6 +36,7 @@ func runCase(name string, client Client, topic string) (err error) {
 		"commit-resume":     commitResume,
 		"topic-admin":       topicAdmin,
 		"auto-create":       autoCreate,
+		"compacted":         func(c Client, _ string) error { return compacted(c) },
 		"lost-acks":         lostAcks,
 	}
 	run, known := cases[name]
@@ -259,6 +260,35 @@ func readEnd(client Client, topic string) error {
 		return err
 	}
 	return sameValues(read, later)
+}
+
+// compacted reads a topic that the harness wrote and the broker compacted.
+func compacted(client Client) error {
+	made, err := inquire("compacted")
+	if err != nil {
+		return err
+	}
+	survivors := strings.Split(made.Survivors, ";")
+	read, err := client.Read(made.Topic, 0, fromStart, len(survivors), nil)
+	if err != nil {
+		return err
+	}
+	last := int64(0)
+	for n, record := range read {
+		value := string(record.Value)
+		if record.Value == nil {
+			value = "-"
+		}
+		found := fmt.Sprintf("%d %s %s", record.Offset, record.Key, value)
+		if found != survivors[n] {
+			return fmt.Errorf("record %d is %q, wanted %q", n, found, survivors[n])
+		}
+		last = record.Offset
+	}
+	if end, err := client.End(made.Topic, 0); err != nil || end != last+1 {
+		return fmt.Errorf("the log ends at %d (%v), the last record is at %d", end, err, last)
+	}
+	return nil
 }
 
 func readOffset(client Client, topic string) error {

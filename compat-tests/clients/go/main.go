@@ -25,6 +25,9 @@ type answer struct {
 	Error   string
 	Address string // of the way on which acknowledgements get lost
 	Lost    int    // how many were
+
+	Topic     string // that was compacted
+	Survivors string // what must be left of it: OFFSET KEY VALUE, - for a tombstone, with ; between them
 }
 
 // ask has the harness do something to the broker, and returns when it is done.

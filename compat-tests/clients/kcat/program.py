@@ -159,11 +159,12 @@ def say(**line):
 
 
 def ask(what):
-    """Asks the harness to do something to the broker, and returns when it is done."""
+    """Asks the harness to do something to the broker, and returns its answer when it is done."""
     say(ask=what)
     answer = json.loads(sys.stdin.readline())
     if not answer["ok"]:
         raise RuntimeError(f"the harness could not {what} the broker: {answer['error']}")
+    return answer
 
 
 def run(name, client, topic):

@@ -116,6 +116,15 @@ async function readEnd(client, topic) {
   assert.deepStrictEqual(values(read), values(later));
 }
 
+// The harness writes the topic, and says what must be left of it.
+async function compacted(client, _, ask) {
+  const { topic, survivors } = await ask('compacted');
+  const wanted = survivors.split(';');
+  const read = await client.read(topic, 0, 'start', wanted.length);
+  assert.deepStrictEqual(read.map((record) => `${record.offset} ${text(record.key)} ${text(record.value) ?? '-'}`), wanted);
+  assert.strictEqual(await client.end(topic, 0), read.at(-1).offset + 1);
+}
+
 async function readOffset(client, topic) {
   const sent = await withTen(client, topic);
   assert.deepStrictEqual(values(await client.read(topic, 0, 5, 5)), values(sent.slice(5)));
@@ -240,6 +249,7 @@ exports.cases = {
   'read-start': (client, topic) => exchange(client, topic, 10, 'value', {}),
   'read-end': readEnd,
   'read-offset': readOffset,
+  compacted,
   'read-timestamp': readTimestamp,
   'group-of-three': groupOfThree,
   'commit-resume': commitResume,

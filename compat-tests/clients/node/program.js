@@ -7,13 +7,14 @@ const { cases } = require('./cases');
 const say = (line) => process.stdout.write(JSON.stringify(line) + '\n');
 const answers = readline.createInterface({ input: process.stdin })[Symbol.asyncIterator]();
 
-// Has the harness do something to the broker, and returns when it is done.
+// Has the harness do something to the broker, and returns its answer when it is done.
 async function ask(what) {
   say({ ask: what });
   const answer = JSON.parse((await answers.next()).value);
   if (!answer.ok) {
     throw new Error(`the harness could not ${what} the broker: ${answer.error}`);
   }
+  return answer;
 }
 
 // The libraries log as they like; stdout is the harness's.

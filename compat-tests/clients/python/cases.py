@@ -14,6 +14,8 @@ def run(name, client, topic, ask):
         acks(client, topic, rest)
     elif name == "group-of-three":
         group_of_three(client, topic, ask)
+    elif name == "compacted":
+        compacted(client, ask)
     else:
         globals()[name.replace("-", "_")](client, topic)
 
@@ -166,6 +168,16 @@ def read_five(client, topic):
             member.close()
             if life == lives or read:
                 raise
+
+
+def compacted(client, ask):
+    """The harness writes the topic, and says what must be left of it."""
+    made = ask("compacted")
+    left = [survivor.split(" ") for survivor in made["survivors"].split(";")]
+    wanted = [(int(offset), key.encode(), None if value == "-" else value.encode()) for offset, key, value in left]
+    read = client.read(made["topic"], 0, "start", len(wanted))
+    expect([(record.offset, record.key, record.value) for record in read], wanted)
+    expect(client.end(made["topic"], 0), wanted[-1][0] + 1)
 
 
 def topic_admin(client, topic):

@@ -91,6 +91,22 @@ impl Batch {
         }
     }
 
+    /// A batch of keyed records, all of one time; no value is a tombstone.
+    pub fn keyed(records: &[(&str, Option<&str>)], timestamp: i64) -> Self {
+        let values: Vec<(i64, &str)> = records.iter().map(|_| (timestamp, "")).collect();
+        let mut batch = Self::stamped(&values);
+        for (record, (key, value)) in batch.records.iter_mut().zip(records) {
+            record.key = Some(key.as_bytes().to_vec());
+            record.value = value.map(|value| value.as_bytes().to_vec());
+        }
+        batch
+    }
+
+    /// The offset behind the batch.
+    pub fn next(&self) -> i64 {
+        self.base_offset + i64::from(self.last_delta) + 1
+    }
+
     /// The same from an idempotent producer.
     pub fn by_producer(mut self, id: i64, epoch: i16, sequence: i32) -> Self {
         (self.producer_id, self.producer_epoch, self.sequence) = (id, epoch, sequence);

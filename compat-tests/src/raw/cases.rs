@@ -1,6 +1,7 @@
 //! The cases, by subject.
 
 mod admin;
+mod compaction;
 mod disk;
 mod epochs;
 mod faults;
@@ -30,6 +31,7 @@ pub fn all() -> Vec<Case> {
         sessions::CASES,
         time::CASES,
         retention::CASES,
+        compaction::CASES,
         epochs::CASES,
         groups::CASES,
         rebalances::CASES,

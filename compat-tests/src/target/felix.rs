@@ -43,11 +43,13 @@ pub(super) fn command(broker: &Broker) -> Command {
         }
     }
     command.arg("--metrics-bind").arg(format!("127.0.0.1:{}", broker.second_port));
-    // Groups of tests would only wait for members that do not come.
-    let delay = broker.setting_or("group.initial.rebalance.delay.ms", "0");
-    command.arg("--set").arg(format!("group.initial.rebalance.delay.ms={delay}"));
+    // Groups of tests would only wait for members that do not come, and compaction for its next look.
+    let defaults = [("group.initial.rebalance.delay.ms", "0"), ("log.cleaner.backoff.ms", "100")];
+    for (name, default) in defaults {
+        command.arg("--set").arg(format!("{name}={}", broker.setting_or(name, default)));
+    }
     for (name, value) in &broker.settings {
-        if name != "group.initial.rebalance.delay.ms" {
+        if !defaults.iter().any(|(known, _)| known == name) {
             command.arg("--set").arg(format!("{name}={value}"));
         }
     }

@@ -60,6 +60,7 @@ fn properties(broker: &Broker) -> String {
         ("share.coordinator.state.topic.replication.factor", "1"),
         ("share.coordinator.state.topic.min.isr", "1"),
         ("group.initial.rebalance.delay.ms", "0"),
+        ("log.cleaner.backoff.ms", "100"),
     ];
     lines.extend(defaults.map(|(name, default)| format!("{name}={}", broker.setting_or(name, default))));
     lines.extend(

@@ -404,7 +404,7 @@ fn changed(before: &Image, after: &Image, world: &World) -> Option<String> {
         layout::parse_file_name(name).is_some_and(|(offset, kind)| match kind {
             Kind::Snapshot | Kind::Seal => true,
             Kind::Index | Kind::TimeIndex | Kind::TxnIndex if Some(offset) == last => true,
-            Kind::Log | Kind::Index | Kind::TimeIndex | Kind::TxnIndex => offset < start,
+            Kind::Log | Kind::Index | Kind::TimeIndex | Kind::TxnIndex | Kind::Damage => offset < start,
         })
     };
     let mut names: BTreeSet<&String> = before.keys().chain(after.keys()).collect();

@@ -168,5 +168,11 @@ fn a_log_that_cannot_be_read_is_left_alone_and_counted_and_the_others_go_on() {
     assert_eq!(handles[0].reader().size_bytes(), before);
     assert_eq!(std::fs::read(&file).unwrap(), content);
     assert!(handles[1].reader().size_bytes() < before);
+    // What is remembered of a partition goes with it.
+    let (answer, given_up) = crossbeam_channel::bounded(1);
+    let gone = partition(0);
+    broker.partitions.lane_of(&gone).send(Message::GiveUp { partition: gone, answer });
+    assert!(given_up.recv().unwrap().is_some());
+    assert_eq!(broker.partitions.compaction().uncleanable, 0);
     broker.partitions.stop();
 }

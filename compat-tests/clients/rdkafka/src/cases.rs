@@ -41,6 +41,7 @@ pub fn run(name: &str, client: &Client, topic: &str) -> Result<()> {
         "commit-resume" => commit_resume(client, topic),
         "topic-admin" => topic_admin(client, topic),
         "auto-create" => auto_create(client, topic),
+        "compacted" => compacted(client),
         "lost-acks" => lost::acks(client, topic),
         "kills-acks-1" => killed::kills(client, topic, "1"),
         "kills-acks-all" => killed::kills(client, topic, "all"),
@@ -167,6 +168,24 @@ fn read_offset(client: &Client, topic: &str) -> Result<()> {
     let sent = with_ten(client, topic)?;
     let read = client.read(topic, 0, From::At(5), 5)?;
     same(values(&read), values(&sent[5..]))
+}
+
+/// The harness writes the topic, and says what must be left of it.
+fn compacted(client: &Client) -> Result<()> {
+    let made = crate::ask("compacted")?;
+    let (topic, survivors) = (made["topic"].as_str(), made["survivors"].as_str());
+    let (topic, survivors) = topic.zip(survivors).context("no topic")?;
+    let wanted: Vec<String> = survivors.split(';').map(str::to_owned).collect();
+    let read = client.read(topic, 0, From::Start, wanted.len())?;
+    let text = |bytes: &Option<Vec<u8>>| {
+        bytes.as_ref().map_or("-".to_owned(), |bytes| String::from_utf8_lossy(bytes).into_owned())
+    };
+    let found: Vec<String> = read
+        .iter()
+        .map(|record| format!("{} {} {}", record.offset, text(&record.key), text(&record.value)))
+        .collect();
+    same(found, wanted)?;
+    same(client.end(topic, 0)?, read.last().map_or(0, |last| last.offset + 1))
 }
 
 fn read_timestamp(client: &Client, topic: &str) -> Result<()> {

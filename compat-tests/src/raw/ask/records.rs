@@ -7,6 +7,12 @@ use crate::raw::conn::{Connection, key};
 use crate::raw::expect::holds;
 use crate::raw::wire::{R, W};
 
+/// The bit of control batches.
+const CONTROL: i16 = 1 << 5;
+
+/// A record: offset, key, value.
+pub type Keyed = (i64, String, Option<String>);
+
 /// Answer to a produced batch.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Produced {
@@ -259,6 +265,42 @@ impl Connection {
             let Some(last) = batches.last() else { return Ok(values) };
             values.extend(Batch::values(&batches).into_iter().filter(|(offset, _)| *offset >= next));
             next = last.base_offset + i64::from(last.last_delta) + 1;
+        }
+    }
+
+    /// Every record of partition 0 between an offset and the mark: offset, key, value. Fails if an answer below the mark brings no
+    /// batch that leads on.
+    pub fn read_keyed(&mut self, topic: &str, from: i64) -> Result<Vec<Keyed>> {
+        let mut all = Vec::new();
+        let mut next = from;
+        loop {
+            let fetched = self.fetch(&Fetch::now(vec![Want::of(topic, next)]))?;
+            let got = fetched.only()?;
+            if got.error != 0 {
+                bail!("fetching {topic} at {next}: error {}", got.error);
+            }
+            let batches = got.batches()?;
+            let Some(last) = batches.last() else {
+                if next < got.mark {
+                    bail!("nothing at {next} of {topic}, which goes on to {}", got.mark);
+                }
+                return Ok(all);
+            };
+            for batch in batches.iter().filter(|batch| batch.attributes & CONTROL == 0) {
+                for record in &batch.records {
+                    let text = |bytes: &Option<Vec<u8>>| {
+                        bytes.as_ref().map(|bytes| String::from_utf8_lossy(bytes).into_owned())
+                    };
+                    let offset = batch.base_offset + record.delta;
+                    if offset >= next {
+                        all.push((offset, text(&record.key).unwrap_or_default(), text(&record.value)));
+                    }
+                }
+            }
+            if last.next() <= next {
+                bail!("the answer at {next} of {topic} ends at {}", last.next());
+            }
+            next = last.next();
         }
     }
 

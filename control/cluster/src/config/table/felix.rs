@@ -32,10 +32,10 @@ pub(super) const ROWS: &[Row] = rows! { Area::Felix;
     Int "felix.replication.rebuild.max.concurrent" = "1",
         AtLeast(0), ClusterWide, NoEffect(reason::ONE_NODE) =>
         "How many halted copies are rebuilt at one time; 0 leaves rebuilding to the operator.";
-    Long "felix.scrub.bytes.per.second" = "10485760", AtLeast(0), ReadOnly, Honoured =>
+    Long "felix.scrub.bytes.per.second" = "10485760", AtLeast(0), ClusterWide, Honoured =>
         "Bytes per second at which closed segments are read again in the background, to find what a disk has \
          changed before a consumer does; 0 means that this is never done.";
-    Long "felix.scrub.interval.ms" = "604800000", AtLeast(100), ReadOnly, Honoured =>
+    Long "felix.scrub.interval.ms" = "604800000", AtLeast(100), ClusterWide, Honoured =>
         "Milliseconds after which a closed segment is looked through again. A restart begins anew.";
     Long "felix.tail.bytes" = "33554432", AtLeast(0), ReadOnly, Honoured =>
         "Bytes of memory for the newest records of all partitions together, from which consumers that keep \

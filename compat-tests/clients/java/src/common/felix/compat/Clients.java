@@ -74,6 +74,7 @@ public final class Clients {
         program.add("commit-resume", clients::commitResume);
         program.add("topic-admin", clients::topicAdmin);
         program.add("auto-create", clients::autoCreate);
+        program.add("compacted", clients::compacted);
         program.runAll();
     }
 
@@ -119,6 +120,25 @@ public final class Clients {
             records.send(producer, topic, 0, 1000);
         }
         Records.checkValues(records.read(topic, 0, 1000), 0);
+    }
+
+    /** The harness writes the topic, and says what must be left of it. */
+    private void compacted() throws Exception {
+        String made = program.inquire("compacted");
+        String topic = Program.field(made, "topic");
+        String[] survivors = Program.field(made, "survivors").split(";");
+        long last = -1;
+        List<ConsumerRecord<byte[], byte[]>> read = records.read(topic, 0, survivors.length);
+        for (int i = 0; i < survivors.length; i++) {
+            ConsumerRecord<byte[], byte[]> record = read.get(i);
+            String value = record.value() == null ? "-" : new String(record.value());
+            checkEquals(survivors[i], record.offset() + " " + new String(record.key()) + " " + value, "record " + i);
+            last = record.offset();
+        }
+        TopicPartition partition = new TopicPartition(topic, 0);
+        try (Consumer<byte[], byte[]> consumer = records.consumer("enable.auto.commit", "false")) {
+            checkEquals(last + 1, consumer.endOffsets(List.of(partition)).get(partition), "end of the log");
+        }
     }
 
     private void keys() throws Exception {

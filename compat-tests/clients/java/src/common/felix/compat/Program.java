@@ -11,6 +11,8 @@ import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.function.BooleanSupplier;
+import java.util.regex.Matcher;
+import java.util.regex.Pattern;
 
 /** The harness's protocol: arguments, result lines, and asking for the broker to be restarted. */
 public final class Program {
@@ -114,6 +116,13 @@ public final class Program {
             throw new AssertionError("the harness could not " + what + ": " + answer);
         }
         return answer;
+    }
+
+    /** A text of the harness's answer; there is nothing in it that needs to be unescaped. */
+    public static String field(String answer, String name) {
+        Matcher found = Pattern.compile(quote(name) + ":\"([^\"]*)\"").matcher(answer);
+        check(found.find(), "no " + name + " in " + answer);
+        return found.group(1);
     }
 
     public static void check(boolean holds, String otherwise) {

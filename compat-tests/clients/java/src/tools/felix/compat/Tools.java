@@ -51,6 +51,7 @@ public final class Tools {
         program.add("kafka-dump-log", tools::dumpLog);
         program.add("kafka-dump-log-short", tools::dumpShort);
         program.add("kafka-dump-log-after", tools::dumpAfter);
+        program.add("kafka-dump-log-compacted", tools::dumpCompacted);
         program.add("kafka-dump-log-offsets", tools::dumpOffsets);
         program.add("kafka-reassign-partitions", tools::reassignments);
         program.add("kafka-acls", tools::acls);
@@ -455,6 +456,15 @@ public final class Tools {
         restarted(() -> dumpAll(folder, true));
     }
 
+    private void dumpCompacted() throws Exception {
+        String topic = Program.field(program.inquire("compacted"), "topic");
+        Path folder = folder(topic, 0);
+        dumpAll(folder, false, false);
+        restarted(() -> dumpAll(folder, true, false));
+        program.ask("kill");
+        dumpAll(folder, false, false);
+    }
+
     private interface Step {
         void run() throws Exception;
     }
@@ -476,8 +486,12 @@ public final class Tools {
         }
     }
 
-    /** Dumps every file of every segment with every option that is for it. */
     private void dumpAll(Path folder, boolean stopped) throws Exception {
+        dumpAll(folder, stopped, true);
+    }
+
+    /** Dumps every file of every segment with every option that is for it. A segment that compaction emptied has no times. */
+    private void dumpAll(Path folder, boolean stopped, boolean times) throws Exception {
         List<String> segments = segments(folder);
         for (int i = 0; i < segments.size(); i++) {
             String base = segments.get(i);
@@ -488,7 +502,7 @@ public final class Tools {
             Output entries = box.run(PACKAGE + "DumpLogSegments", "", "--files", both).ok();
             entries.lacks("Mismatches", "out of order", "Index position", "timestamp mismatch");
             boolean closed = stopped || i + 1 < segments.size();
-            if (closed) {
+            if (closed && times) {
                 entries.line("timestamp: ", "offset: ");
             }
             box.run(PACKAGE + "DumpLogSegments", "", "--index-sanity-check", "--files", both).ok();

@@ -1,19 +1,28 @@
-//! The controller: fills in the partitions that topics promise, removes those of deleted topics, and promotes.
+//! The controller: fills in the partitions that topics promise, removes those of deleted topics, promotes, completes
+//! reassignments, and moves leaders that are to go.
 //!
 //! Every broker may run one; all come to the same decisions, and compares let one of them land. It looks only at
 //! what changed: [`Controller::note`] says what, [`Controller::decide`] what follows. When nothing is left to
-//! decide, nothing is written.
+//! decide, nothing is written. Time comes with [`Controller::tick`]: a leader that does not open, or does not resign
+//! when asked, is given up after L.
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 use felix_protocol::ids::{PartitionId, TopicId};
+use felix_protocol::time::MonoTime;
+use waits::{Until, Waits};
 
 use crate::decision::Decision;
 use crate::keys::Key;
+use crate::moves::{self, Wanted};
 use crate::placement::Loads;
 use crate::promotion::{self, Next, Standings};
-use crate::state::Partition;
+use crate::reassign::{self, Progress};
+use crate::state::{Leader, Partition};
 use crate::view::{Changes, PartitionView, TopicView, View};
+
+mod waits;
 
 /// The config by which an operator lets a partition lose records rather than wait.
 pub const UNCLEAN_CONFIG: &str = "unclean.leader.election.enable";
@@ -22,6 +31,10 @@ pub const UNCLEAN_CONFIG: &str = "unclean.leader.election.enable";
 #[derive(Clone, Debug, Default)]
 pub struct Controller {
     dirty: BTreeSet<PartitionId>,
+    /// Moves may have become wanted or possible.
+    moves_due: bool,
+    wanted: Wanted,
+    waits: Waits,
 }
 
 impl Controller {
@@ -31,9 +44,13 @@ impl Controller {
         for topic in &changes.topics {
             self.note_topic(topic, view);
         }
+        for node in &changes.revocations {
+            let asked = view.revocations(*node).into_iter().flat_map(|set| set.value.iter());
+            self.dirty.extend(asked.map(|tenure| tenure.partition));
+            self.moves_due = true;
+        }
         if changes.nodes || changes.configs {
-            // A node that came or went matters to those it leads and to those nobody leads.
-            let concerned = view.partitions().filter(|partition| is_leaderless(view, partition));
+            let concerned = view.partitions().filter(|partition| is_unsettled(view, partition));
             self.dirty.extend(concerned.map(|partition| partition.id));
             // Partitions that found nobody to hold them may now.
             let promised: usize =
@@ -51,6 +68,7 @@ impl Controller {
         for topic in topics {
             self.note_topic(&topic, view);
         }
+        self.moves_due = true;
     }
 
     fn note_topic(&mut self, id: &TopicId, view: &View) {
@@ -63,9 +81,20 @@ impl Controller {
         }
     }
 
+    /// Time has passed, by the clock of this process. To be called before deciding, and when [`Controller::next_tick`]
+    /// says so.
+    pub fn tick(&mut self, view: &View, now: MonoTime) {
+        self.dirty.extend(self.waits.tick(now, Duration::from_millis(view.lease_ms())));
+    }
+
+    /// When something may be overdue.
+    pub fn next_tick(&self) -> MonoTime {
+        self.waits.next_tick()
+    }
+
     /// Whether there is nothing to look at.
     pub fn is_quiet(&self) -> bool {
-        self.dirty.is_empty()
+        self.dirty.is_empty() && !self.moves_due
     }
 
     /// What is to be decided now, at most `limit` decisions. Each partition is looked at once; a lost compare
@@ -75,30 +104,124 @@ impl Controller {
         let mut decisions = Vec::new();
         while decisions.len() < limit {
             let Some(id) = self.dirty.pop_first() else { break };
-            decisions.extend(look(view, id, standings, &mut loads));
+            decisions.extend(self.look(view, id, standings, &mut loads));
+            self.moves_due = true;
+        }
+        if self.dirty.is_empty() && self.moves_due && decisions.len() < limit {
+            let waits = &self.waits;
+            let mut slices = self.wanted.slices(view, |id| waits.rests(id));
+            let room = limit - decisions.len();
+            self.moves_due = slices.len() > room;
+            slices.truncate(room);
+            decisions.append(&mut slices);
         }
         decisions
     }
-}
 
-fn is_leaderless(view: &View, partition: &PartitionView) -> bool {
-    partition.leader().is_none_or(|leader| !view.may_lead(leader.broker, leader.session))
-}
-
-fn look(view: &View, id: PartitionId, standings: &Standings, loads: &mut Option<Loads>) -> Option<Decision> {
-    match (view.topic(&id.topic), view.partition(&id)) {
-        (Some(topic), None) => place(view, topic, id, loads),
-        (Some(topic), Some(partition)) => {
-            let next = promotion::next(view, &partition.state, standings, unclean_allowed(view, topic));
-            if next == Next::Keep { None } else { promotion::decide(view, partition, &next) }
+    fn look(
+        &mut self,
+        view: &View,
+        id: PartitionId,
+        standings: &Standings,
+        loads: &mut Option<Loads>,
+    ) -> Option<Decision> {
+        match (view.topic(&id.topic), view.partition(&id)) {
+            (Some(topic), None) => place(view, topic, id, loads),
+            (Some(topic), Some(partition)) => self.look_at(view, topic, partition, standings),
+            (None, Some(orphan)) => {
+                self.waits.forget(&id);
+                let key = Key::Partition(id);
+                let decision = Decision::new().absent(Key::Topic(id.topic)).at(key.clone(), orphan.revision);
+                Some(decision.delete(key))
+            }
+            (None, None) => {
+                self.waits.forget(&id);
+                None
+            }
         }
-        (None, Some(orphan)) => {
-            let key = Key::Partition(id);
-            let decision = Decision::new().absent(Key::Topic(id.topic)).at(key.clone(), orphan.revision);
-            Some(decision.delete(key))
-        }
-        (None, None) => None,
     }
+
+    fn look_at(
+        &mut self,
+        view: &View,
+        topic: &TopicView,
+        partition: &PartitionView,
+        standings: &Standings,
+    ) -> Option<Decision> {
+        let state = &partition.state;
+        if reassign::in_progress(state)
+            && let Progress::Done(after) = reassign::progress(view, partition, state)
+        {
+            return reassign::decision(view, partition, &after);
+        }
+        let next = promotion::next(view, state, standings, unclean_allowed(view, topic));
+        match state.leader {
+            Some(leader) if next == Next::Keep && state.opened() => {
+                self.waits.opened(&partition.id, &leader);
+                self.look_at_move(view, partition, &leader)
+            }
+            Some(leader) if next == Next::Keep => self.look_at_opening(view, partition, &leader, standings),
+            Some(_) | None => {
+                self.waits.end(&partition.id);
+                promotion::decide(view, partition, &next)
+            }
+        }
+    }
+
+    /// Named, and not opened: replaced when it takes too long, if there is somebody else. Nothing can have been
+    /// acknowledged at its generation, so that is one compare.
+    fn look_at_opening(
+        &mut self,
+        view: &View,
+        partition: &PartitionView,
+        leader: &Leader,
+        standings: &Standings,
+    ) -> Option<Decision> {
+        let (id, state) = (partition.id, &partition.state);
+        let mut passed_over = self.waits.tried(&id);
+        passed_over.insert(leader.broker);
+        let mut next = promotion::without(view, state, standings, &passed_over);
+        let anew = next == Next::Nobody;
+        if anew {
+            // All others were tried: the first of them once more.
+            next = promotion::without(view, state, standings, &BTreeSet::from([leader.broker]));
+        }
+        let until = if moves::may_still_serve(state) { Until::OpenedAgain } else { Until::Opened };
+        self.waits.begin(id, state.generation, until);
+        if next == Next::Nobody || !self.waits.is_overdue(id, leader) {
+            return None;
+        }
+        self.waits.failed(id, leader.broker, anew);
+        promotion::decide(view, partition, &next)
+    }
+
+    fn look_at_move(&mut self, view: &View, partition: &PartitionView, leader: &Leader) -> Option<Decision> {
+        let id = partition.id;
+        if moves::asked(view, partition).is_none() {
+            self.waits.end(&id);
+            if !self.waits.rests(&id) && moves::is_wanted(view, partition) {
+                self.wanted.insert(leader.broker, id);
+            }
+            return None;
+        }
+        self.waits.begin(id, partition.generation(), Until::Resigned);
+        if !self.waits.is_overdue(id, leader) {
+            return None;
+        }
+        self.waits.rest(id);
+        moves::give_back(view, partition)
+    }
+}
+
+/// Whether a node that came, went or changed may matter to a partition: nobody leads it, or its leader is not there, has
+/// not opened or is to go, or its replicas are being changed.
+fn is_unsettled(view: &View, partition: &PartitionView) -> bool {
+    let state = &partition.state;
+    let Some(leader) = state.leader else { return true };
+    !view.may_lead(leader.broker, leader.session)
+        || !state.opened()
+        || moves::is_draining(view, leader.broker)
+        || reassign::in_progress(state)
 }
 
 /// Places one partition: as the client said, or where there is room.
@@ -109,10 +232,10 @@ fn place(view: &View, topic: &TopicView, id: PartitionId, loads: &mut Option<Loa
     let loads = loads.get_or_insert_with(|| Loads::of(view));
     let replicas = match topic.assignments.get(&id.index) {
         Some(replicas) => {
-            loads.add(replicas);
+            loads.add(view, id.topic, replicas);
             replicas.clone()
         }
-        None => loads.place(id, usize::try_from(topic.replication_factor).unwrap_or(1)),
+        None => loads.place(view, id, usize::try_from(topic.replication_factor).unwrap_or(1)),
     };
     // Nobody is live to hold it: the next node that registers brings this up again.
     if replicas.is_empty() {

@@ -12,7 +12,7 @@ use thiserror::Error;
 
 use crate::decision::Decision;
 use crate::keys::Key;
-use crate::state::{DeclineReason, Gone, Last, Leader, Pair, Partition};
+use crate::state::{DeclineReason, Gone, Last, Leader, Pair, Partition, Resigned};
 use crate::view::{Learned, PartitionView};
 
 /// Whose tenure a report is about.
@@ -55,6 +55,9 @@ pub enum Report {
     },
     /// The candidate does not lead (C11), or the leader cannot vouch for its copy any more.
     Declined(Declined),
+    /// The leader gives the partition up: where its log ends, and which eligible copies hold all of it. No copies: nobody
+    /// followed it any more.
+    Resigned(Resigned),
 }
 
 /// Why a report is refused.
@@ -109,6 +112,7 @@ pub fn apply(state: &Partition, from: &Tenure, report: &Report) -> Result<Partit
         Report::Opened(log) => opened(state, &leader, *log),
         Report::Eligible { pairs, dead, need } => reported(state, &leader, pairs, dead, *need),
         Report::Declined(declined) => decline(state, &leader, declined),
+        Report::Resigned(resigned) => resign(state, resigned),
     }
 }
 
@@ -176,6 +180,17 @@ fn decline(state: &Partition, leader: &Leader, declined: &Declined) -> Result<Pa
     let Declined { reason, current, accepted, end } = *declined;
     after.gone.push(Gone { pair, reason, current, accepted, end });
     Ok(after)
+}
+
+/// The generation stays: nobody has it any more, and whoever is next gets another.
+fn resign(state: &Partition, resigned: &Resigned) -> Result<Partition, Unlawful> {
+    if !state.opened() {
+        return Err(Unlawful::Opening);
+    }
+    if let Some(stranger) = resigned.pairs.difference(&state.eligible).next() {
+        return Err(Unlawful::Member(stranger.broker));
+    }
+    Ok(Partition { leader: None, resigned: Some(resigned.clone()), ..state.clone() })
 }
 
 /// The partition after its broker found bytes of a copy that it had given up for lost: nobody leads, and what the

@@ -10,6 +10,7 @@ use thiserror::Error;
 
 use crate::keys::folded;
 use crate::lease::{Reading, Terms};
+use crate::reassign::old_set;
 use crate::state::{Last, Partition};
 use crate::view::View;
 
@@ -34,6 +35,8 @@ pub fn check_partition(partition: &Partition) -> Result<(), Broken> {
     hold("K1", !partition.replicas.is_empty() && distinct(&partition.replicas), seen)?;
     hold("K1", partition.adding.iter().all(replica) && partition.removing.iter().all(replica), seen)?;
     hold("K2", partition.leader.is_none_or(|leader| replica(&leader.broker)), seen)?;
+    let stays = |list: &[BrokerId]| partition.replicas.iter().any(|id| !list.contains(id));
+    hold("K12", stays(&partition.adding) && stays(&partition.removing), seen)?;
     if let Last::Opened { generation, .. } = partition.last {
         hold("K3", generation <= partition.generation, seen)?;
     }
@@ -66,6 +69,12 @@ pub fn check_step(before: &Partition, after: &Partition) -> Result<(), Broken> {
         hold("K6", after.leader.is_some(), seen)?;
         hold("K7", after.leader.is_some_and(|named| named_lawfully(before, after, named.broker)), seen)?;
     }
+    if before.leader.is_some() && after.resigned.is_some() {
+        // Only who opened has something to hand over, and hands it over as it was.
+        let as_it_was = before.opened() && after.generation == before.generation && after.last == before.last;
+        hold("K4", as_it_was && after.eligible == before.eligible, seen)?;
+    }
+    check_replicas(before, after)?;
     // C13: only an opened leader enlarges the set, save for what C10 moves there.
     let mut allowed = before.eligible.clone();
     allowed.extend(before.last.pair());
@@ -79,6 +88,23 @@ pub fn check_step(before: &Partition, after: &Partition) -> Result<(), Broken> {
     let leaders_own = |broker: BrokerId| after.leader.is_some_and(|leader| leader.broker == broker);
     let taken_over = opening && lost.iter().all(|pair| leaders_own(pair.broker));
     hold("I8", same_tenure || unclean || declined || taken_over, seen)
+}
+
+/// What one write may do to the replicas. Copies that count leave only with the write that completes a reassignment, from a
+/// leader that opened and stays; or nothing was acknowledged. The old set changes by nothing else.
+fn check_replicas(before: &Partition, after: &Partition) -> Result<(), Broken> {
+    let seen = || format!("{before:?} became {after:?}");
+    let leaves = |id: BrokerId| !after.replicas.contains(&id);
+    let counted = before.promotable().iter().any(|pair| leaves(pair.broker));
+    let stays = before.opened() && after.opened() && before.leader == after.leader;
+    hold("K13", !counted || (stays && before.generation == after.generation), seen)?;
+    let (old, new) = (sorted(&old_set(before)), sorted(&old_set(after)));
+    let completed = after.adding.is_empty() && after.removing.is_empty();
+    hold("K14", old == new || (completed && (before.untouched() || stays)), seen)
+}
+
+fn sorted(ids: &[BrokerId]) -> Vec<BrokerId> {
+    ids.iter().copied().collect::<BTreeSet<_>>().into_iter().collect()
 }
 
 /// A new leader holds everything acknowledged, or nothing was, or the loss is marked.

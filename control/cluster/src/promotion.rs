@@ -4,13 +4,13 @@
 //! candidates said of themselves, and written only if nothing it was answered from has changed.
 
 use std::cmp::Reverse;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use felix_protocol::ids::{BrokerId, Generation, LogId, Offset};
 
 use crate::decision::Decision;
 use crate::keys::Key;
-use crate::state::{DeclineReason, Gone, Last, Leader, NodeState, Partition};
+use crate::state::{DeclineReason, Gone, Last, Leader, NodeState, Pair, Partition};
 use crate::view::{PartitionView, View};
 
 /// What a candidate says of its copy when asked.
@@ -55,12 +55,12 @@ pub fn next(view: &View, partition: &Partition, standings: &Standings, unclean_a
         return Next::Keep;
     }
     let Some(generation) = partition.generation.next() else { return Next::Nobody };
-    if let Some(leader) = clean(view, partition, standings) {
+    if let Some(leader) = clean(view, partition, standings, &BTreeSet::new()) {
         return Next::Lead { leader, generation, unclean: false };
     }
     let in_doubt = all_in_doubt(partition);
     if in_doubt || unclean_allowed {
-        let found = unclean(view, partition, in_doubt);
+        let found = unclean(view, partition, standings, unclean_allowed);
         if let Some(leader) = found {
             return Next::Lead { leader, generation, unclean: true };
         }
@@ -68,33 +68,64 @@ pub fn next(view: &View, partition: &Partition, standings: &Standings, unclean_a
     Next::Nobody
 }
 
+/// Answers for a partition whose leader lives but has not opened, or is to be replaced by someone in particular: the best
+/// candidate that is not among `passed_over`.
+pub fn without(
+    view: &View,
+    partition: &Partition,
+    standings: &Standings,
+    passed_over: &BTreeSet<BrokerId>,
+) -> Next {
+    let found = clean(view, partition, standings, passed_over);
+    match (found, partition.generation.next()) {
+        (Some(leader), Some(generation)) => Next::Lead { leader, generation, unclean: false },
+        (Some(_) | None, _) => Next::Nobody,
+    }
+}
+
 /// The best candidate that holds everything acknowledged.
-fn clean(view: &View, partition: &Partition, standings: &Standings) -> Option<Leader> {
+fn clean(
+    view: &View,
+    partition: &Partition,
+    standings: &Standings,
+    passed_over: &BTreeSet<BrokerId>,
+) -> Option<Leader> {
+    let place = |id: BrokerId| partition.replicas.iter().position(|replica| *replica == id);
+    let leaves = |id: BrokerId| partition.removing.contains(&id);
     if partition.untouched() {
         // Nothing was acknowledged: any live replica will do, with any copy, the preferred one first.
-        let live = partition.replicas.iter().filter_map(|id| seat(view, *id, None));
-        return live.min_by_key(|leader| draining(view, leader.broker));
+        let live = partition.replicas.iter().filter(|id| !passed_over.contains(id));
+        let live = live.filter_map(|id| seat(view, *id, None));
+        return live.min_by_key(|leader| (draining(view, leader.broker), leaves(leader.broker)));
     }
-    let live = |pairs: &mut dyn Iterator<Item = crate::state::Pair>| {
-        pairs
-            .filter(|pair| partition.replicas.contains(&pair.broker))
+    let seats = |pairs: &BTreeSet<Pair>| -> Vec<Leader> {
+        let able = pairs.iter().filter(|pair| !passed_over.contains(&pair.broker));
+        able.filter(|pair| partition.replicas.contains(&pair.broker))
             .filter_map(|pair| seat(view, pair.broker, Some(pair.log)))
-            .max_by_key(|leader| {
-                let told = standings.get(&leader.broker).filter(|told| Some(told.log) == leader.log);
-                let place = partition.replicas.iter().position(|id| *id == leader.broker);
-                (
-                    !draining(view, leader.broker),
-                    told.map(|told| (!told.doubt, told.accepted, told.end)),
-                    Reverse(place),
-                )
-            })
+            .collect()
     };
-    if let Some(resigned) = &partition.resigned
-        && let Some(leader) = live(&mut resigned.pairs.iter().copied())
-    {
-        return Some(leader);
-    }
-    live(&mut partition.promotable().into_iter())
+    // All that a resigned leader named hold all of its log, so the operator's order counts.
+    let resigned = partition.resigned.as_ref();
+    let named = resigned.map_or_else(Vec::new, |resigned| seats(&resigned.pairs));
+    let best = named.into_iter().max_by_key(|leader| {
+        let broker = leader.broker;
+        (!draining(view, broker), !leaves(broker), Reverse(place(broker)))
+    });
+    // One that resigned because nobody followed it comes back only where there is nobody else.
+    let gave_way = resigned.filter(|resigned| resigned.pairs.is_empty()).and_then(|_| partition.last.pair());
+    best.or_else(|| {
+        seats(&partition.promotable()).into_iter().max_by_key(|leader| {
+            let broker = leader.broker;
+            let told = standings.get(&broker).filter(|told| Some(told.log) == leader.log);
+            (
+                gave_way.is_none_or(|pair| pair.broker != broker),
+                !draining(view, broker),
+                told.map(|told| (!told.doubt, told.accepted, told.end)),
+                !leaves(broker),
+                Reverse(place(broker)),
+            )
+        })
+    })
 }
 
 /// Whether every copy that held everything acknowledged has declined in doubt, none being wiped: then
@@ -104,18 +135,22 @@ fn all_in_doubt(partition: &Partition) -> bool {
     partition.promotable().is_empty() && !partition.gone.is_empty() && partition.gone.iter().all(in_doubt)
 }
 
-/// The copy that comes nearest to what was lost.
-fn unclean(view: &View, partition: &Partition, in_doubt: bool) -> Option<Leader> {
-    let declined = partition.gone.iter().filter(|gone| partition.replicas.contains(&gone.pair.broker));
-    let nearest = declined
-        .filter_map(|gone| Some((gone, seat(view, gone.pair.broker, gone.current)?)))
-        .max_by_key(|(gone, _)| (gone.current.is_some(), gone.accepted, gone.end))
-        .map(|(_, leader)| leader);
-    if nearest.is_some() || in_doubt {
-        return nearest;
-    }
-    // No one who declined is there; an operator who allows loss also allows an empty copy.
-    partition.replicas.iter().find_map(|id| seat(view, *id, None))
+/// The copy that comes nearest to what was lost: by what its broker says of it, now or when it declined. Where an operator
+/// allows loss, one of which nothing is known will do, and an empty one; without, only those that declined.
+fn unclean(view: &View, partition: &Partition, standings: &Standings, operator: bool) -> Option<Leader> {
+    let declined = |id: BrokerId| {
+        let gone = partition.gone.iter().find(|gone| gone.pair.broker == id)?;
+        gone.current.map(|log| (gone.accepted, gone.end, log))
+    };
+    let told = |id: BrokerId| standings.get(&id).map(|told| (told.accepted, told.end, told.log));
+    let known = |id: BrokerId| if operator { told(id).or_else(|| declined(id)) } else { declined(id) };
+    let able = partition.replicas.iter().enumerate().filter_map(|(place, id)| {
+        let known = known(*id);
+        let leader = seat(view, *id, known.map(|(_, _, log)| log))?;
+        let furthest = known.map(|(accepted, end, _)| (accepted, end));
+        (operator || known.is_some()).then_some((furthest, !draining(view, *id), Reverse(place), leader))
+    });
+    able.max_by_key(|(furthest, stays, place, _)| (*furthest, *stays, *place)).map(|(_, _, _, leader)| leader)
 }
 
 /// A tenure for the node's present session, if that may lead and its directory can be trusted.

@@ -129,3 +129,25 @@ pub fn set_state(view: &View, id: BrokerId, session: SessionId, state: NodeState
     let after = Node { state, ..before.node.clone() };
     Some(Decision::new().at(key.clone(), before.revision).put(key, &after))
 }
+
+/// Why a node is not removed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum NotRemoved {
+    /// No such node.
+    #[error("node {0} is not registered")]
+    Unregistered(BrokerId),
+    /// Its session is not over.
+    #[error("node {0} is running: only one that has stopped, or was fenced, can be unregistered")]
+    Running(BrokerId),
+}
+
+/// Removes a node whose session is over, for good. Copies it has stay named where they are: what may be promoted is known
+/// by its log, and a node that returns under the id finds its own or declines. What was configured for it stays as well.
+pub fn unregister(view: &View, id: BrokerId) -> Result<Decision, NotRemoved> {
+    let node = view.broker(id).ok_or(NotRemoved::Unregistered(id))?;
+    if !node.is_fenced() {
+        return Err(NotRemoved::Running(id));
+    }
+    let decision = Decision::new().at(Key::Node(id), node.revision);
+    Ok(decision.delete(Key::Node(id)).delete(Key::Beat(id)).delete(Key::Revoke(id)))
+}

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use felix_protocol::ids::{BrokerId, Generation, LogId, PartitionId, SessionId, TopicId, Uuid};
+use felix_protocol::time::MonoTime;
 
 use crate::controller::Controller;
 use crate::decision::{Change, Compare, Decision, Write};
@@ -10,9 +11,10 @@ use crate::eligible::{self, Report, Tenure, Unlawful};
 use crate::heartbeat;
 use crate::invariants::{check_partition, check_step};
 use crate::keys::Key;
+use crate::moves;
 use crate::promotion::Standings;
 use crate::registration::{self, Past};
-use crate::state::{Beat, Node, NodeState, Pair, Partition, Revision, decode};
+use crate::state::{Beat, Node, NodeState, Pair, Partition, Resigned, Revision, decode};
 use crate::topics::{self, CreateRefused, CreatedTopic, NewTopic};
 use crate::view::View;
 
@@ -34,6 +36,14 @@ pub(crate) fn pair(broker: i32, number: u128) -> Pair {
 /// A generation by number.
 pub(crate) fn generation(number: u32) -> Generation {
     Generation::new(number).unwrap()
+}
+
+/// A reassignment that completes leaves as many copies as an acknowledgement needs, by the majority: no test here sets
+/// anything else.
+fn check_quorum(before: &Partition, after: &Partition) {
+    let dropped = before.eligible.iter().any(|pair| !after.replicas.contains(&pair.broker));
+    let need = (after.replicas.len() - after.adding.len()) / 2 + 1;
+    assert!(!dropped || after.eligible.len() + 1 >= need, "{before:?} became {after:?}");
 }
 
 /// A store, a view that follows it, and a controller.
@@ -99,7 +109,7 @@ impl World {
     }
 
     fn set_state(&mut self, id: i32, state: NodeState) {
-        let session = self.session(id);
+        let Some(session) = self.view.broker(BrokerId(id)).map(|node| node.node.session) else { return };
         if let Some(decision) = registration::set_state(&self.view, BrokerId(id), session, state) {
             assert!(self.commit(&decision));
         }
@@ -149,10 +159,54 @@ impl World {
             check_partition(&after.state).unwrap();
             if let Some(before) = before.partition(id) {
                 check_step(&before.state, &after.state).unwrap();
+                check_quorum(&before.state, &after.state);
             }
         }
         self.controller.note(&changes, &self.view);
         true
+    }
+
+    /// Time passes for the controller.
+    pub(crate) fn tick(&mut self, now_ms: u64) {
+        self.controller.tick(&self.view, MonoTime(now_ms * 1_000_000));
+    }
+
+    /// Whoever leads resigns: these hold all of its log.
+    pub(crate) fn resign(&mut self, id: PartitionId, pairs: &[Pair]) -> Result<(), Unlawful> {
+        let resigned = Resigned { end: 7, pairs: pairs.iter().copied().collect() };
+        self.report(id, &Report::Resigned(resigned))
+    }
+
+    /// What a node does about what it is asked for: every leader resigns, naming all that are eligible and live, and what
+    /// is over is taken off the set. Returns how many resigned.
+    pub(crate) fn give_up(&mut self, node: i32) -> usize {
+        let asked: Vec<PartitionId> = self
+            .view
+            .revocations(BrokerId(node))
+            .into_iter()
+            .flat_map(|set| set.value.iter().map(|tenure| tenure.partition))
+            .collect();
+        let mut count = 0;
+        for id in asked {
+            let Some(partition) = self.view.partition(&id).cloned() else { continue };
+            if partition.leader_id() != Some(BrokerId(node)) || moves::asked(&self.view, &partition).is_none()
+            {
+                continue;
+            }
+            let live = |pair: &&Pair| self.view.broker(pair.broker).is_some_and(|node| !node.is_fenced());
+            let pairs: Vec<Pair> = partition.state.eligible.iter().filter(live).copied().collect();
+            self.resign(id, &pairs).unwrap();
+            count += 1;
+        }
+        self.tidy(node);
+        count
+    }
+
+    /// The node takes what is over off its set.
+    pub(crate) fn tidy(&mut self, node: i32) {
+        if let Some(decision) = moves::tidy(&self.view, BrokerId(node)) {
+            assert!(self.commit(&decision));
+        }
     }
 
     /// Lets the controller work until it is quiet; returns how many decisions landed.

@@ -13,6 +13,8 @@ use imbl::OrdMap;
 use imbl::ordmap::DiffItem;
 
 use crate::keys::Key;
+use crate::reassign::new_set;
+use crate::revoke::RevokeSet;
 use crate::state::{
     Cluster, Leader, Listener, Node, NodeState, Overrides, Pair, Partition, ProducerIds, Revision, Topic,
 };
@@ -148,6 +150,8 @@ pub struct Changes {
     pub nodes: bool,
     /// Whether overrides of brokers, the cluster or groups changed.
     pub configs: bool,
+    /// Nodes that are asked to give up something else than before.
+    pub revocations: Vec<BrokerId>,
 }
 
 impl Changes {
@@ -203,6 +207,7 @@ pub struct View {
     revision: Revision,
     cluster: Option<Arc<At<Cluster>>>,
     nodes: OrdMap<BrokerId, Arc<NodeView>>,
+    revocations: OrdMap<BrokerId, Arc<At<RevokeSet>>>,
     topics: OrdMap<TopicId, Arc<TopicView>>,
     names: OrdMap<Arc<str>, Arc<TopicView>>,
     folded: OrdMap<Arc<str>, Revision>,
@@ -248,6 +253,11 @@ impl View {
     /// One node, fenced or not.
     pub fn broker(&self, id: BrokerId) -> Option<&Arc<NodeView>> {
         self.nodes.get(&id)
+    }
+
+    /// What a node is asked to give up, if it ever was.
+    pub fn revocations(&self, id: BrokerId) -> Option<&At<RevokeSet>> {
+        self.revocations.get(&id).map(AsRef::as_ref)
     }
 
     /// Whether that life of that broker may lead.
@@ -321,9 +331,10 @@ impl View {
         self.partitions.values()
     }
 
-    /// How many replicas the topic's first partition has; before it is placed, what was asked for.
+    /// How many replicas the topic's first partition has, or will have when it is where it goes; before it is placed, what
+    /// was asked for.
     pub fn replication_factor(&self, topic: &TopicId) -> i16 {
-        let placed = self.partitions_of(topic).next().map(|first| first.state.replicas.len());
+        let placed = self.partitions_of(topic).next().map(|first| new_set(&first.state).len());
         match placed {
             Some(count) => i16::try_from(count).unwrap_or(i16::MAX),
             None => self.topic(topic).map_or(0, |topic| topic.replication_factor),
@@ -429,6 +440,7 @@ impl View {
             topics: keys(&older.topics, &self.topics),
             nodes: !keys(&older.nodes, &self.nodes).is_empty(),
             configs: !keys(&older.configs, &self.configs).is_empty(),
+            revocations: keys(&older.revocations, &self.revocations),
         }
     }
 

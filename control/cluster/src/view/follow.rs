@@ -3,12 +3,13 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use felix_protocol::ids::TopicId;
+use felix_protocol::ids::{BrokerId, TopicId};
 use serde::de::DeserializeOwned;
 
 use super::{At, ConfigScope, Features, NodeView, PartitionView, TopicView, View};
 use crate::decision::Change;
 use crate::keys::Key;
+use crate::revoke::{self, RevokeSet};
 use crate::state::{
     Cluster, FinalizedFeatures, Node, Overrides, Partition, ProducerIds, Revision, Topic, Unreadable, decode,
 };
@@ -39,8 +40,9 @@ impl View {
                     self.nodes.remove(id);
                 }
             },
-            // Beats and revocations concern the machines that wait and renew, not what clients are told.
-            Key::Beat(_) | Key::Revoke(_) => {}
+            // Beats concern the machines that wait and renew, nobody else.
+            Key::Beat(_) => {}
+            Key::Revoke(id) => self.apply_revocations(*id, change)?,
             Key::Topic(id) => self.apply_topic(*id, read::<Topic>(change)?, at),
             Key::TopicName(name) => {
                 match change.value {
@@ -97,6 +99,23 @@ impl View {
         self.topics.insert(id, view);
     }
 
+    fn apply_revocations(&mut self, id: BrokerId, change: &Change) -> Result<(), Unreadable> {
+        match &change.value {
+            Some(bytes) => {
+                let unreadable = |problem: revoke::Unreadable| Unreadable {
+                    key: change.key.clone(),
+                    problem: problem.to_string(),
+                };
+                let value = RevokeSet::decode(bytes).map_err(unreadable)?;
+                self.revocations.insert(id, Arc::new(At { revision: change.revision, value }));
+            }
+            None => {
+                self.revocations.remove(&id);
+            }
+        }
+        Ok(())
+    }
+
     fn apply_configs(&mut self, scope: ConfigScope, change: &Change) -> Result<(), Unreadable> {
         match read::<Overrides>(change)? {
             Some(value) => {
@@ -111,7 +130,7 @@ impl View {
 
     /// Whether a view has a place for such a key.
     pub fn keeps(key: &Key) -> bool {
-        !matches!(key, Key::Beat(_) | Key::Revoke(_))
+        !matches!(key, Key::Beat(_))
     }
 
     /// When the key was last written, as far as this view knows; for keys that a view does not keep, absent.
@@ -119,7 +138,8 @@ impl View {
         let found = match key {
             Key::Cluster => self.cluster.as_ref().map(|at| at.revision),
             Key::Node(id) => self.nodes.get(id).map(|node| node.revision),
-            Key::Beat(_) | Key::Revoke(_) => None,
+            Key::Beat(_) => None,
+            Key::Revoke(id) => self.revocations.get(id).map(|set| set.revision),
             Key::Topic(id) => self.topics.get(id).map(|topic| topic.revision),
             Key::TopicName(name) => self.folded.get(name.as_str()).copied(),
             Key::Partition(id) => self.partitions.get(id).map(|partition| partition.revision),
@@ -146,6 +166,7 @@ impl View {
             .into_iter()
             .flatten()
             .chain(self.nodes.keys().copied().map(Key::Node))
+            .chain(self.revocations.keys().copied().map(Key::Revoke))
             .chain(self.topics.keys().copied().map(Key::Topic))
             .chain(self.folded.keys().map(|name| Key::TopicName(name.to_string())))
             .chain(self.partitions.keys().copied().map(Key::Partition))

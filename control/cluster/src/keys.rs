@@ -4,6 +4,8 @@ use std::fmt;
 
 use felix_protocol::ids::{BrokerId, PartitionId, TopicId};
 
+use crate::quotas::{Entity, Who};
+
 /// One key of the control store, without the cluster's prefix.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Key {
@@ -30,6 +32,8 @@ pub enum Key {
     GroupConfigs(String),
     /// Overrides of one subscription to the metrics of clients.
     ClientMetricsConfigs(String),
+    /// An entity's quotas.
+    Quotas(Entity),
     /// Where the next block of producer ids begins.
     ProducerIds,
     /// The agreed feature levels.
@@ -56,6 +60,14 @@ impl fmt::Display for Key {
             Key::ClusterConfigs => f.write_str("/configs/cluster"),
             Key::GroupConfigs(group) => write!(f, "/configs/groups/{}", Escaped(group)),
             Key::ClientMetricsConfigs(name) => write!(f, "/configs/client-metrics/{}", Escaped(name)),
+            Key::Quotas(entity) => match entity {
+                Entity::User(user) => write!(f, "/quotas/users/{}", Spelled(user)),
+                Entity::Client(client) => write!(f, "/quotas/clients/{}", Spelled(client)),
+                Entity::UserClient(user, client) => {
+                    write!(f, "/quotas/users/{}/clients/{}", Spelled(user), Spelled(client))
+                }
+                Entity::Ip(ip) => write!(f, "/quotas/ips/{}", Spelled(ip)),
+            },
             Key::ProducerIds => f.write_str("/producer-ids"),
             Key::Features => f.write_str("/features"),
         }
@@ -90,6 +102,7 @@ impl Key {
                 "client-metrics" => Key::ClientMetricsConfigs(unescaped(parts.next()?)?),
                 _ => return None,
             },
+            "quotas" => Key::Quotas(quota_entity(&mut parts)?),
             "producer-ids" => Key::ProducerIds,
             "features" => Key::Features,
             _ => return None,
@@ -98,7 +111,36 @@ impl Key {
     }
 }
 
-/// A group or a subscription may be called anything: letters outside Kafka's topic alphabet are written as `%` and two digits.
+fn quota_entity<'a>(parts: &mut impl Iterator<Item = &'a str>) -> Option<Entity> {
+    let (kind, who) = (parts.next()?, unspelled(parts.next()?)?);
+    match (kind, parts.next()) {
+        ("users", Some("clients")) => Some(Entity::UserClient(who, unspelled(parts.next()?)?)),
+        ("users", None) => Some(Entity::User(who)),
+        ("clients", None) => Some(Entity::Client(who)),
+        ("ips", None) => Some(Entity::Ip(who)),
+        _ => None,
+    }
+}
+
+/// The default as a word that no escaped name can be.
+const DEFAULT: &str = "<default>";
+
+struct Spelled<'a>(&'a Who);
+
+impl fmt::Display for Spelled<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            Who::Default => f.write_str(DEFAULT),
+            Who::Named(name) => Escaped(name).fmt(f),
+        }
+    }
+}
+
+fn unspelled(text: &str) -> Option<Who> {
+    if text == DEFAULT { Some(Who::Default) } else { unescaped(text).map(Who::Named) }
+}
+
+/// A group, a subscription or a user may be called anything: letters outside Kafka's topic alphabet are written as `%` and two digits.
 struct Escaped<'a>(&'a str);
 
 impl fmt::Display for Escaped<'_> {
@@ -150,15 +192,30 @@ mod tests {
             Key::GroupConfigs("a/b c%\u{e9}".to_owned()),
             Key::ClientMetricsConfigs("a/b c%\u{e9}".to_owned()),
             Key::GroupConfigs(String::new()),
+            Key::Quotas(Entity::User(Who::Default)),
+            Key::Quotas(Entity::User(Who::Named("<default>".to_owned()))),
+            Key::Quotas(Entity::Client(Who::Named("a/b%".to_owned()))),
+            Key::Quotas(Entity::UserClient(Who::Named("clients".to_owned()), Who::Default)),
+            Key::Quotas(Entity::Ip(Who::Named("::1".to_owned()))),
             Key::ProducerIds,
             Key::Features,
         ];
         for key in keys {
             assert_eq!(Key::parse(&key.to_string()), Some(key));
         }
-        for strange in
-            ["", "/", "/nodes", "/nodes/x", "/nodes/1/other", "/cluster/more", "/later/1", "cluster"]
-        {
+        for strange in [
+            "",
+            "/",
+            "/nodes",
+            "/nodes/x",
+            "/nodes/1/other",
+            "/cluster/more",
+            "/later/1",
+            "cluster",
+            "/quotas/users",
+            "/quotas/groups/a",
+            "/quotas/clients/a/users/b",
+        ] {
             assert_eq!(Key::parse(strange), None, "{strange}");
         }
     }

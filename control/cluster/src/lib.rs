@@ -21,6 +21,7 @@ pub mod overrides;
 pub mod placement;
 pub mod producer_ids;
 pub mod promotion;
+pub mod quotas;
 pub mod reassign;
 pub mod registration;
 pub mod relist;

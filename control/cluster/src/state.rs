@@ -326,6 +326,14 @@ pub struct FinalizedFeatures {
     pub levels: BTreeMap<String, i16>,
 }
 
+/// `/quotas/...`: an entity's limits.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Quotas {
+    /// Number by Kafka's name of the limit. Kept as text: that reads back as exactly the same number.
+    #[serde(with = "stored::limits")]
+    pub limits: BTreeMap<String, f64>,
+}
+
 /// A value that is not what its key promises.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("{key} holds something unreadable: {problem}")]

@@ -13,10 +13,12 @@ use imbl::OrdMap;
 use imbl::ordmap::DiffItem;
 
 use crate::keys::Key;
+use crate::quotas::Entity;
 use crate::reassign::new_set;
 use crate::revoke::RevokeSet;
 use crate::state::{
-    Cluster, Leader, Listener, Node, NodeState, Overrides, Pair, Partition, ProducerIds, Revision, Topic,
+    Cluster, Leader, Listener, Node, NodeState, Overrides, Pair, Partition, ProducerIds, Quotas, Revision,
+    Topic,
 };
 use crate::topics::is_internal;
 
@@ -150,6 +152,8 @@ pub struct Changes {
     pub nodes: bool,
     /// Whether overrides of brokers, the cluster or groups changed.
     pub configs: bool,
+    /// Whether any client quotas changed.
+    pub quotas: bool,
     /// Nodes that are asked to give up something else than before.
     pub revocations: Vec<BrokerId>,
 }
@@ -213,6 +217,7 @@ pub struct View {
     folded: OrdMap<Arc<str>, Revision>,
     partitions: OrdMap<PartitionId, Arc<PartitionView>>,
     configs: OrdMap<ConfigScope, Arc<At<Overrides>>>,
+    quotas: OrdMap<Entity, Arc<At<Quotas>>>,
     producer_ids: Option<Arc<At<ProducerIds>>>,
     features: Arc<Features>,
 }
@@ -413,6 +418,16 @@ impl View {
         })
     }
 
+    /// All entities that have quotas.
+    pub fn quotas(&self) -> impl Iterator<Item = (&Entity, &Quotas)> {
+        self.quotas.iter().map(|(entity, at)| (entity, &at.value))
+    }
+
+    /// One entity's own quotas.
+    pub fn quotas_of(&self, entity: &Entity) -> Option<&At<Quotas>> {
+        self.quotas.get(entity).map(AsRef::as_ref)
+    }
+
     /// Where the next block of producer ids begins.
     pub fn producer_ids(&self) -> Option<&At<ProducerIds>> {
         self.producer_ids.as_deref()
@@ -440,6 +455,7 @@ impl View {
             topics: keys(&older.topics, &self.topics),
             nodes: !keys(&older.nodes, &self.nodes).is_empty(),
             configs: !keys(&older.configs, &self.configs).is_empty(),
+            quotas: !keys(&older.quotas, &self.quotas).is_empty(),
             revocations: keys(&older.revocations, &self.revocations),
         }
     }

@@ -55,6 +55,13 @@ form!(
     }
 );
 form!(
+    limits,
+    std::collections::BTreeMap<String, f64>,
+    std::collections::BTreeMap<String, String>,
+    |all| all.iter().map(|(name, value)| (name.clone(), value.to_string())).collect(),
+    |all| all.into_iter().map(|(name, text)| text.parse().ok().map(|value| (name, value))).collect()
+);
+form!(
     assignments,
     std::collections::BTreeMap<i32, Vec<BrokerId>>,
     std::collections::BTreeMap<i32, Vec<i32>>,

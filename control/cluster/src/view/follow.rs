@@ -11,7 +11,8 @@ use crate::decision::Change;
 use crate::keys::Key;
 use crate::revoke::{self, RevokeSet};
 use crate::state::{
-    Cluster, FinalizedFeatures, Node, Overrides, Partition, ProducerIds, Revision, Topic, Unreadable, decode,
+    Cluster, FinalizedFeatures, Node, Overrides, Partition, ProducerIds, Quotas, Revision, Topic, Unreadable,
+    decode,
 };
 
 impl View {
@@ -64,6 +65,14 @@ impl View {
             Key::ClientMetricsConfigs(name) => {
                 self.apply_configs(ConfigScope::ClientMetrics(name.clone()), change)?;
             }
+            Key::Quotas(entity) => match read::<Quotas>(change)? {
+                Some(value) => {
+                    self.quotas.insert(entity.clone(), Arc::new(At { revision: at, value }));
+                }
+                None => {
+                    self.quotas.remove(entity);
+                }
+            },
             Key::ProducerIds => {
                 self.producer_ids =
                     read::<ProducerIds>(change)?.map(|value| Arc::new(At { revision: at, value }));
@@ -149,6 +158,7 @@ impl View {
             Key::ClientMetricsConfigs(name) => {
                 Some(self.overrides_at(&ConfigScope::ClientMetrics(name.clone())))
             }
+            Key::Quotas(entity) => self.quotas.get(entity).map(|quotas| quotas.revision),
             Key::ProducerIds => self.producer_ids.as_ref().map(|at| at.revision),
             Key::Features => u64::try_from(self.features.epoch).ok().filter(|epoch| *epoch > 0).map(Revision),
         };
@@ -171,6 +181,7 @@ impl View {
             .chain(self.folded.keys().map(|name| Key::TopicName(name.to_string())))
             .chain(self.partitions.keys().copied().map(Key::Partition))
             .chain(self.configs.keys().map(ConfigScope::key))
+            .chain(self.quotas.keys().cloned().map(Key::Quotas))
             .collect()
     }
 }

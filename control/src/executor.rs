@@ -354,6 +354,9 @@ impl<S: Store> Executor<S> {
         let most = (limit.operations / CONTROLLER_OPERATIONS).min(limit.decisions);
         let share = if self.jobs.is_empty() { most } else { most / 2 };
         let standings = Standings::new();
+        if let Some(sessions) = &self.sessions {
+            self.controller.tick(&self.view, sessions.clock.now());
+        }
         let is_quiet = self.controller.is_quiet();
         let sessions = self.sessions.as_mut();
         if sessions.is_none_or(|sessions| sessions.is_controllers_turn(&self.view, is_quiet)) {
@@ -485,7 +488,7 @@ impl<S: Store> Executor<S> {
 
     /// Waits for something to do.
     async fn woken(&mut self, commands: &mut mpsc::UnboundedReceiver<Command>, is_settled: bool) -> Woken {
-        let Executor { watch, sessions, view, .. } = self;
+        let Executor { watch, sessions, view, controller, .. } = self;
         let told = async {
             match watch {
                 Some(watch) if is_settled => watch.next().await,
@@ -494,7 +497,7 @@ impl<S: Store> Executor<S> {
         };
         let sessions = async {
             match sessions {
-                Some(sessions) => sessions.woken(view).await,
+                Some(sessions) => sessions.woken(view, controller.next_tick()).await,
                 None => std::future::pending().await,
             }
         };

@@ -84,7 +84,9 @@ impl Controller {
     /// Time has passed, by the clock of this process. To be called before deciding, and when [`Controller::next_tick`]
     /// says so.
     pub fn tick(&mut self, view: &View, now: MonoTime) {
-        self.dirty.extend(self.waits.tick(now, Duration::from_millis(view.lease_ms())));
+        // The longest lease that anybody may still go by.
+        let lease_ms = view.cluster().map_or(0, |at| at.value.lease_ms.max(at.value.lease_in_force_ms));
+        self.dirty.extend(self.waits.tick(now, Duration::from_millis(lease_ms)));
     }
 
     /// When something may be overdue.

@@ -155,11 +155,12 @@ impl Sessions {
         is_due
     }
 
-    /// Waits until there is something to look at: an own beat, an end of the own session, or time.
-    pub(crate) fn woken(&mut self, view: &View) -> impl Future<Output = ()> {
+    /// Waits until there is something to look at: an own beat, an end of the own session, or time. At `controllers` the
+    /// controller wants to look again.
+    pub(crate) fn woken(&mut self, view: &View, controllers: MonoTime) -> impl Future<Output = ()> {
         let reading = self.clock.reading();
         let now = self.clock.now();
-        let mut left = self.relist_at.since(now);
+        let mut left = self.relist_at.min(controllers).since(now);
         if let Some(since) = self.undecided_since {
             left = left.min(self.turn_at(view, since).since(now));
         }

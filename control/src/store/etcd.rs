@@ -8,6 +8,7 @@
 //! levels, before it writes anything, and refuses two puts of one key before it does anything; both are what
 //! [`Store::commit`] promises.
 
+use std::fmt;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -48,7 +49,7 @@ pub(super) const LIMIT: BatchLimit = BatchLimit { decisions: DECISIONS, operatio
 const NUDGE: &str = "/~nudge";
 
 /// Where etcd is, and how to speak to it.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct EtcdConfig {
     /// `http://host:port`, `https://host:port` or `host:port` (then by `tls`); used in turn when one fails.
     pub endpoints: Vec<String>,
@@ -62,8 +63,21 @@ pub struct EtcdConfig {
     pub user: Option<(String, String)>,
 }
 
+/// Neither the password nor the key is shown.
+impl fmt::Debug for EtcdConfig {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("EtcdConfig")
+            .field("endpoints", &self.endpoints)
+            .field("prefix", &self.prefix)
+            .field("timeout", &self.timeout)
+            .field("tls", &self.tls.is_some())
+            .field("user", &self.user.as_ref().map(|(name, _)| name))
+            .finish()
+    }
+}
+
 /// Certificates, as PEM text.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct EtcdTls {
     /// The authority that servers must be signed by; `None`: the system's.
     pub ca: Option<Vec<u8>>,

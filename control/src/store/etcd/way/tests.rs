@@ -64,3 +64,11 @@ fn only_what_etcd_itself_says_proves_that_nothing_happened() {
         of(Code::OutOfRange, "Error, decoded message length too large: found 5 bytes, the limit is: 4");
     assert!(matches!(large, Failure::TooLarge(_)));
 }
+
+#[test]
+fn no_secret_is_shown() {
+    let tls = super::super::EtcdTls { ca: None, identity: Some((b"cert".to_vec(), b"hidden".to_vec())) };
+    let user = Some(("felix".to_owned(), "hidden".to_owned()));
+    let shown = format!("{:?}", EtcdConfig { tls: Some(tls), user, ..config(&["a:1"], false) });
+    assert!(shown.contains("felix") && !shown.contains("hidden") && !shown.contains("104"), "{shown}");
+}

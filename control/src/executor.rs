@@ -102,8 +102,8 @@ pub(crate) enum Command {
 pub(crate) struct Outcome {
     /// Which decisions landed.
     pub(crate) landed: Vec<bool>,
-    /// At which revision.
-    pub(crate) revision: Revision,
+    /// Each at which revision, where it landed.
+    pub(crate) revisions: Vec<Revision>,
     /// What the store said instead of an answer, if the outcome had to be read back.
     pub(crate) failure: Option<String>,
 }
@@ -180,35 +180,41 @@ impl<S: Store> Executor<S> {
             Ok(committed) => {
                 // Also where all lost: what they lost against must be known before anything is decided anew.
                 self.catch_up(committed.revision).await?;
-                Ok(Outcome { landed: committed.landed, revision: committed.revision, failure: None })
+                let revisions = vec![committed.revision; decisions.len()];
+                Ok(Outcome { landed: committed.landed, revisions, failure: None })
             }
             Err(StoreError::Unknown(what)) => {
                 tracing::warn!(%what, "a control transaction has an unknown outcome; reading back");
                 self.relist().await.map_err(unresolved)?;
-                let mut landed = Vec::with_capacity(decisions.len());
+                let (mut landed, mut revisions) = (Vec::new(), Vec::new());
                 for decision in decisions {
-                    landed.push(self.has_landed(decision).await?);
+                    let at = self.landed_at(decision).await?;
+                    landed.push(at.is_some());
+                    revisions.push(at.unwrap_or_default());
                 }
-                Ok(Outcome { landed, revision: self.view.revision(), failure: Some(what) })
+                Ok(Outcome { landed, revisions, failure: Some(what) })
             }
             Err(error) => Err(error),
         }
     }
 
-    /// Whether the store holds exactly what the decision writes. Values that could be written by two parties carry
-    /// the writer's session.
-    async fn has_landed(&mut self, decision: &Decision) -> Result<bool, StoreError> {
+    /// At which revision the decision was written, if the store holds exactly that. Values that could be written by two
+    /// parties carry the writer's session. Others may have written since, so the newest revision says nothing of it.
+    async fn landed_at(&mut self, decision: &Decision) -> Result<Option<Revision>, StoreError> {
+        let mut written = None;
         for write in decision.writes() {
             let found = self.store.get(&write.key().to_string()).await.map_err(unresolved)?;
-            let as_written = match write {
-                Write::Put(_, value) => found.is_some_and(|entry| entry.value == *value),
-                Write::Delete(_) => found.is_none(),
-            };
-            if !as_written {
-                return Ok(false);
+            match (write, found) {
+                (Write::Put(_, value), Some(entry))
+                    if entry.value == *value && written.is_none_or(|at| at == entry.revision) =>
+                {
+                    written = Some(entry.revision);
+                }
+                (Write::Delete(_), None) => {}
+                (Write::Put(..) | Write::Delete(_), _) => return Ok(None),
             }
         }
-        Ok(true)
+        Ok(Some(written.unwrap_or(self.view.revision())))
     }
 
     /// Waits until the watch has told everything up to `revision`.
@@ -385,8 +391,9 @@ impl<S: Store> Executor<S> {
             }
         }
         let mut finished = BTreeSet::new();
-        for (job, landed) in round.jobs.iter().zip(&outcome.landed[round.controllers..]) {
-            let settled = guarded(self.jobs[*job].as_mut(), |job| job.settled(*landed, outcome.revision));
+        let outcomes = outcome.landed.iter().zip(&outcome.revisions).skip(round.controllers);
+        for (job, (landed, revision)) in round.jobs.iter().zip(outcomes) {
+            let settled = guarded(self.jobs[*job].as_mut(), |job| job.settled(*landed, *revision));
             // One that panicked is over as well.
             if settled.unwrap_or(true) {
                 finished.insert(*job);

@@ -6,32 +6,13 @@ use std::time::Duration;
 
 use anyhow::Result;
 use felix_control::agent::{Agent, AgentConfig};
-use felix_control::store::etcd::{Etcd, EtcdConfig, EtcdError, EtcdTls};
-use felix_control::store::{Connect, StoreError};
+use felix_control::store::etcd::{EtcdConfig, EtcdTls, EtcdWays};
 use felix_partition::fence::renew_identities;
 use felix_storage::Replicas;
 use felix_storage::disk::os::OsDisk;
 
 use crate::args::EtcdSettings;
 use crate::clock::SystemClock;
-
-/// The ways to the cluster's etcd.
-struct Ways {
-    config: EtcdConfig,
-}
-
-impl Connect for Ways {
-    type Store = Etcd;
-
-    async fn connect(&self, attempt: Duration) -> Result<Etcd, StoreError> {
-        let config = EtcdConfig { timeout: attempt, ..self.config.clone() };
-        // How far the store had come before is compared with what it says once everything was read.
-        Etcd::connect(config, None).await.map_err(|error| match error {
-            EtcdError::Store(error) => error,
-            EtcdError::Config(wrong) => StoreError::Failed(wrong.to_string()),
-        })
-    }
-}
 
 /// Registers this process, wherever the control store is.
 pub(super) async fn enter(
@@ -43,15 +24,13 @@ pub(super) async fn enter(
     let Some(etcd) = etcd else { return Ok(Agent::start(OsDisk, config).await?) };
     let tls = (etcd.ca.is_some() || etcd.identity.is_some())
         .then(|| EtcdTls { ca: etcd.ca.clone(), identity: etcd.identity.clone() });
-    let ways = Ways {
-        config: EtcdConfig {
-            endpoints: etcd.endpoints.clone(),
-            prefix: etcd.prefix.clone(),
-            timeout: Duration::from_secs(1),
-            tls,
-            user: etcd.user.clone(),
-        },
-    };
+    let ways = EtcdWays::new(EtcdConfig {
+        endpoints: etcd.endpoints.clone(),
+        prefix: etcd.prefix.clone(),
+        timeout: Duration::from_secs(1),
+        tls,
+        user: etcd.user.clone(),
+    })?;
     let replicas = Arc::clone(replicas);
     let renew = move || {
         let renewed = renew_identities(&replicas).map_err(io::Error::other)?;

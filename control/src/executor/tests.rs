@@ -12,6 +12,7 @@ use tokio::sync::oneshot;
 use super::*;
 use crate::executor::job::Wanted;
 use crate::store::embedded::{Embedded, EmbeddedWatch};
+use crate::store::memory::{Fate, Server};
 use crate::store::{After, BatchLimit, Committed, Entry, Exchanged, Page, Position};
 
 /// A store that loses answers: by the next number of the script a transaction goes well (0), is refused (1), happens
@@ -207,5 +208,29 @@ fn an_answer_comes_with_a_view_that_shows_what_was_written() {
         executor.jobs.push(Wanted::boxed(decide, reply));
         settle(&mut executor).await;
         assert!(from.await.unwrap());
+    });
+}
+
+#[test]
+fn an_outcome_that_is_read_back_has_its_own_revision() {
+    block_on(async {
+        let server = Server::new();
+        let store = server.connect();
+        store.link().script([Fate::AnswerLost]);
+        let mut executor = Executor::load(store, Published::new()).await.unwrap();
+        // Somebody else's write comes between the lost one and the reading back.
+        let mut other = server.connect();
+        other.link().script([Fate::Late(1)]);
+        other.commit(&[Decision::new().put(Key::ProducerIds, &1)]).await.unwrap_err();
+        let (to, from) = oneshot::channel();
+        let decide = |_: &View| {
+            let decision = Decision::new().absent(Key::Features).put(Key::Features, &1);
+            Step::Write(decision, Box::new(|revision| revision))
+        };
+        executor.jobs.push(Wanted::boxed(decide, |answer| drop(to.send(answer))));
+        executor.settle().await.unwrap();
+        let found = other.get(&Key::Features.to_string()).await.unwrap().unwrap();
+        assert_eq!(from.await.unwrap(), Ok(found.revision));
+        assert!(executor.view().revision() > found.revision);
     });
 }

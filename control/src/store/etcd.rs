@@ -20,7 +20,7 @@ use thiserror::Error;
 use tokio::sync::watch;
 
 use super::judge::firsts;
-use super::{After, BatchLimit, Committed, Entry, Exchanged, Page, Position, Store, StoreError};
+use super::{After, BatchLimit, Committed, Connect, Entry, Exchanged, Page, Position, Store, StoreError};
 
 mod feed;
 mod way;
@@ -197,10 +197,13 @@ impl EtcdWays {
         }
         Ok(EtcdWays { way: Way::new(config)?, prefix, shared: OnceLock::new() })
     }
+}
 
-    /// A new handle, with a connection of its own on the present runtime: connects, and asks how far the store has come.
-    /// One attempt of it at one endpoint takes at most `attempt`.
-    pub async fn connect(&self, attempt: Duration) -> Result<Etcd, StoreError> {
+impl Connect for EtcdWays {
+    type Store = Etcd;
+
+    /// Connects on the present runtime, and asks how far the store has come.
+    async fn connect(&self, attempt: Duration) -> Result<Etcd, StoreError> {
         let mut way = self.way.twin(attempt);
         let floor = self.shared.get().map(|shared| *shared.seen.lock());
         let key = format!("{}{NUDGE}", self.prefix).into_bytes();

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use felix_cluster::state::Revision;
 use felix_control::store::etcd::{Etcd, EtcdConfig, EtcdWays};
-use felix_control::store::{After, Store, StoreError, Watch, list_all};
+use felix_control::store::{After, Connect, Store, StoreError, Watch, list_all};
 
 use crate::load::{Run, count, follow};
 use crate::proxy::Proxy;

@@ -174,6 +174,12 @@ table! {
     group_reloads: IntGauge = "felix_group_reloads" []
         "Partitions whose groups were read anew because a write failed; anything but 0 is a fault of the disk or of Felix"
         ? "Do writes of group state fail?";
+    lease_milliseconds: IntGauge = "felix_lease_milliseconds" []
+        "Milliseconds that this broker's lease still runs, negative since it expired; 0 where the lock on the data directory is the lease"
+        ? "May this broker take writes, or has it lost touch with the control store?";
+    sessions: IntGauge = "felix_sessions" []
+        "Sessions of this process; each after the first because the other brokers ended the one before"
+        ? "Was this broker paused or cut off for longer than its lease?";
     panics: IntGauge = "felix_task_panics" []
         "Tasks and threads that ended in a panic since the start; anything but 0 is a fault of Felix"
         ? "Did a part of the broker break?";

@@ -21,6 +21,7 @@ use felix_cluster::view::View;
 use felix_control::agent::AgentConfig;
 use felix_partition::fence::settle_identities;
 use felix_protocol::ids::{BrokerId, TopicId, Uuid};
+use felix_protocol::time::{Clock, MonoTime};
 use felix_storage::data_dir::Identity;
 use felix_storage::disk::os::OsDisk;
 use felix_storage::{DataDir, FlushMode, Limits as StorageLimits, Replicas, StorageError};
@@ -385,6 +386,7 @@ impl http::Pages for Pages {
             series.inc_by(counted.saturating_sub(series.get()));
         }
         self.set_compaction();
+        self.set_lease();
         self.node.metrics.fetch_sessions.set(count(self.node.sessions.count()));
         let groups = self.node.coordinators.figures();
         self.node.metrics.groups.set(count(groups.groups));
@@ -402,6 +404,19 @@ impl http::Pages for Pages {
 }
 
 impl Pages {
+    fn set_lease(&self) {
+        let (ends_at, now) = (self.node.agent.lease().ends_at(), self.node.clock.now());
+        let milliseconds = |time: Duration| i64::try_from(time.as_millis()).unwrap_or(i64::MAX);
+        let left = if ends_at == MonoTime::NEVER {
+            0
+        } else {
+            milliseconds(ends_at.since(now)) - milliseconds(now.since(ends_at))
+        };
+        self.node.metrics.lease_milliseconds.set(left);
+        let sessions = self.node.agent.sessions();
+        self.node.metrics.sessions.set(i64::try_from(sessions).unwrap_or(i64::MAX));
+    }
+
     fn set_compaction(&self) {
         let figures = self.node.partitions.compaction();
         let metrics = &self.node.metrics;

@@ -177,6 +177,11 @@ impl Agent {
         self.published.lease()
     }
 
+    /// How many sessions this process has had: each after the first because others ended the one before.
+    pub fn sessions(&self) -> u64 {
+        self.published.sessions()
+    }
+
     /// What this node is asked to give up. [`Agent::changed`] tells when that changes.
     pub fn revoked(&self) -> Revoked {
         self.published.revoked().borrow().clone()

@@ -49,6 +49,9 @@ pub(super) struct Authority {
     node: BrokerId,
     /// `None` once nothing more is taken in.
     known: Mutex<Option<Known>>,
+    /// Tenures given up because that was asked for: never taken again, even if nobody asks any more. Kept while the view
+    /// still has them.
+    given_up: Mutex<BTreeMap<PartitionId, Generation>>,
     moved: Condvar,
 }
 
@@ -76,7 +79,8 @@ impl Authority {
     ) -> std::io::Result<(Arc<Authority>, Keeping)> {
         let applying = agent.applying();
         let (node, known) = (agent.node(), Mutex::new(Some(Known::of(&agent))));
-        let authority = Arc::new(Authority { node, known, moved: Condvar::new() });
+        let given_up = Mutex::default();
+        let authority = Arc::new(Authority { node, known, given_up, moved: Condvar::new() });
         let (stop, stopped) = watch::channel(false);
         let kept = Arc::clone(&authority);
         let body = move || {
@@ -104,6 +108,7 @@ impl Authority {
         let has = guard.as_ref().is_some_and(|known| {
             known.lease.session() == session && known.tenure(self.node, partition) == Some(generation)
         });
+        let has = has && self.given_up.lock().get(&partition) != Some(&generation);
         if has {
             give();
         }
@@ -122,6 +127,7 @@ impl Authority {
         loop {
             changed.mark_unchanged();
             let after = Known::of(agent);
+            self.note_given_up(&after);
             let before = self.known.lock().replace(after.clone());
             self.moved.notify_all();
             if let Some(before) = before {
@@ -138,6 +144,15 @@ impl Authority {
                 return;
             }
         }
+    }
+
+    fn note_given_up(&self, after: &Known) {
+        let mut given_up = self.given_up.lock();
+        for Revocation { partition, generation } in after.revoked.set.iter() {
+            given_up.insert(*partition, *generation);
+        }
+        let generation = |partition: &PartitionId| after.view.partition(partition).map(|it| it.generation());
+        given_up.retain(|partition, given_up| generation(partition) == Some(*given_up));
     }
 
     /// Ends what `before` had and `after` has not; returns when no write of it is admitted any more.

@@ -21,6 +21,8 @@ pub(crate) struct Published {
     view: ArcSwap<View>,
     revision: watch::Sender<Revision>,
     lease: ArcSwap<LeaseView>,
+    /// How many sessions there have been.
+    sessions: AtomicU64,
     revoked: watch::Sender<Revoked>,
     applied: watch::Sender<Applied>,
     /// Somebody says what was applied; until then, what is published is.
@@ -130,6 +132,7 @@ impl Published {
             view: ArcSwap::from_pointee(View::default()),
             revision: watch::Sender::new(Revision::ABSENT),
             lease: ArcSwap::from_pointee(nobody),
+            sessions: AtomicU64::new(0),
             revoked: watch::Sender::new(Revoked::default()),
             applied: watch::Sender::new(Applied::default()),
             is_followed: AtomicBool::new(false),
@@ -163,8 +166,13 @@ impl Published {
     pub(crate) fn begin(&self, lease: LeaseView) {
         self.lease.load().end();
         self.lease.store(Arc::new(lease));
+        self.sessions.fetch_add(1, Ordering::Relaxed);
         // Whoever follows looks anew, at the lease as well.
         self.revision.send_modify(|_| {});
+    }
+
+    pub(crate) fn sessions(&self) -> u64 {
+        self.sessions.load(Ordering::Relaxed)
     }
 
     pub(crate) fn lease(&self) -> LeaseView {

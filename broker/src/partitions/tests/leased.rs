@@ -3,11 +3,15 @@
 
 use std::sync::Arc;
 
+use felix_cluster::decision::Decision;
+use felix_cluster::keys::Key;
+use felix_cluster::revoke::{Revocation, RevokeSet};
 use felix_cluster::view::View;
 use felix_control::agent::AgentConfig;
 use felix_control::store::memory::{Link, Memory, Reach, Server};
-use felix_control::store::{Connect, StoreError};
+use felix_control::store::{Connect, Store, StoreError};
 use felix_protocol::ids::SessionId;
+use felix_protocol::time::Clock;
 use parking_lot::Mutex;
 
 use super::following::LONG;
@@ -39,6 +43,7 @@ struct Member {
     agent: Agent,
     following: Following,
     ways: Ways,
+    clock: SystemClock,
     _place: TempDir,
 }
 
@@ -71,7 +76,7 @@ impl Member {
         let following = follow(Arc::clone(&partitions), agent.clone(), Arc::default()).unwrap();
         drop(inside);
         let broker = Broker { partitions, control: Arc::default(), runtime };
-        Member { broker, agent, following, ways, _place: place }
+        Member { broker, agent, following, ways, clock, _place: place }
     }
 
     fn reach(&self, reach: Reach) {
@@ -145,6 +150,34 @@ fn a_lease_that_runs_out_stops_writes_and_not_reads_and_comes_back() {
     member.reach(Reach::Everything);
     member.eventually(|| handle.is_leader().then_some(()));
     assert_eq!(member.broker.append(&handle, append(batch(1), Acks::All)).unwrap().base_offset, 3);
+    drop(handle);
+    member.stop();
+}
+
+#[test]
+fn what_it_is_asked_to_give_up_stops_before_the_lease_goes_on() {
+    let server = Server::new();
+    let member = Member::start(&server, 1);
+    let partition = topic_of(&member);
+    let handle = member.led(partition, member.agent.session());
+    member.broker.append(&handle, append(batch(3), Acks::All)).unwrap();
+    let mut set = RevokeSet::default();
+    set.add(Revocation { partition, generation: handle.generation() }).unwrap();
+    let asks = Decision::new().put_bytes(Key::Revoke(BrokerId(1)), set.encode());
+    let committed = member.broker.runtime.block_on(server.connect().commit(&[asks])).unwrap();
+    assert_eq!(committed.landed, [true]);
+    member.eventually(|| (handle.stage() == Stage::Closed).then_some(()));
+    assert_eq!(member.broker.append(&handle, append(batch(1), Acks::Leader)), Err(AppendError::NotLeader));
+    // It is done with, so the lease is renewed: it outlives the beats of before.
+    let until = member.clock.now().after(Duration::from_millis(2 * LEASE_MS));
+    member.eventually(|| (member.agent.lease().ends_at() > until).then_some(()));
+    // Asked no more, it does not take the tenure up again.
+    let asks_no_more = Decision::new().delete(Key::Revoke(BrokerId(1)));
+    member.broker.runtime.block_on(server.connect().commit(&[asks_no_more])).unwrap();
+    member.eventually(|| member.agent.revoked().set.is_empty().then_some(()));
+    let until = member.clock.now().after(Duration::from_millis(2 * LEASE_MS));
+    member.eventually(|| (member.agent.lease().ends_at() > until).then_some(()));
+    assert!(member.broker.partitions.get(&partition).is_none());
     drop(handle);
     member.stop();
 }

@@ -49,6 +49,17 @@ impl Run {
         tokio::time::timeout(bound, reached).await.expect("nothing is written any more");
     }
 
+    /// Waits until the watch has told what is written by now, however the servers fare.
+    pub async fn all_told(&self) {
+        let wanted = self.steps.get();
+        let told = async {
+            while (self.seen.borrow().len() as u64) < wanted {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(5), told).await.expect("what was written is not told");
+    }
+
     pub fn told(&self) -> String {
         format!(
             "{} steps, {} of unknown outcome, {} refused, longest pause {} ms, told at most {} ms after the answer, {} lists anew",

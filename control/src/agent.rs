@@ -33,8 +33,10 @@ pub use crate::executor::{Applying, ControlError, LeaseView, Revoked};
 use crate::executor::{Command, Published, Step};
 
 mod join;
+mod operate;
 mod start;
 
+pub use operate::{ElectError, Limits, Target};
 pub use start::StartError;
 
 use crate::store::{Connect, Position};

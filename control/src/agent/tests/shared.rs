@@ -6,6 +6,7 @@ use super::*;
 use crate::store::memory::{Fate, Reach, Server};
 
 mod node;
+mod operate;
 
 use node::{LEASE, Node, eventually};
 

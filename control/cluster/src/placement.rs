@@ -10,8 +10,9 @@
 //!  leads of the topic     1   0   1   1   0        leads least (2), and who else may is taken leads most
 //! ```
 //!
-//! With one factor and no racks, replicas and leaders of a topic differ by one at most between brokers, and replicas
-//! over the whole cluster as well. Deliberately absent: moving what was placed (`reassign`, on an operator's word).
+//! With one factor and no racks, replicas and leaders of a topic differ by one at most between brokers, and so do replicas
+//! over the whole cluster; where factors differ, leaders over the whole cluster differ by a few. Deliberately absent: moving
+//! what was placed (`reassign`, on an operator's word).
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;

@@ -98,7 +98,7 @@ proptest! {
     #[test]
     fn any_topics_are_even_each_and_together(
         brokers in 1..9_usize,
-        topics in prop::collection::vec((1..12, 1..5_usize), 1..20),
+        topics in prop::collection::vec((1..12, 1..5_usize), 1..40),
     ) {
         let mut loads = loads(&vec![None; brokers]);
         for (number, (partitions, factor)) in topics.into_iter().enumerate() {
@@ -111,7 +111,9 @@ proptest! {
             prop_assert!(spread(&loads, |load| load.topic.replicas) <= 1);
             prop_assert!(spread(&loads, |load| load.topic.preferred) <= 2);
             prop_assert!(spread(&loads, |load| load.all.replicas) <= 1);
-            prop_assert!(spread(&loads, |load| load.all.preferred) <= 2);
+            // Where topics have different factors, even replicas come before even leaders, of whom some are then owed; that
+            // does not add up with the number of topics.
+            prop_assert!(spread(&loads, |load| load.all.preferred) <= 4);
         }
     }
 

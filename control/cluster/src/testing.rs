@@ -188,7 +188,11 @@ impl World {
             .collect();
         let mut count = 0;
         for id in asked {
+            // Of a topic that was deleted meanwhile there is nothing to report.
             let Some(partition) = self.view.partition(&id).cloned() else { continue };
+            if self.view.learned(&id).is_none() {
+                continue;
+            }
             if partition.leader_id() != Some(BrokerId(node)) || moves::asked(&self.view, &partition).is_none()
             {
                 continue;

@@ -313,12 +313,16 @@ proptest! {
         for act in &acts {
             cluster.act(act);
         }
-        let mut world = cluster.world;
+        let (mut world, now_ms) = (cluster.world, cluster.now_ms);
         world.settle();
         // With all brokers back, whatever was never in doubt is led; and nothing is left to decide.
         for node in 1..=4 {
             world.register(node);
         }
+        world.settle();
+        do_all_duties(&mut world);
+        // What was given back and left alone is asked for once more.
+        world.tick(now_ms + 60_000);
         world.settle();
         do_all_duties(&mut world);
         check_view(&world.view).unwrap();

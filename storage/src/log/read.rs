@@ -66,7 +66,9 @@ impl<D: Disk> LogReader<D> {
 
     /// Whole batches from the one that contains `from` on, none that reaches to or past `limit`, at most
     /// `max_bytes` of them; with `at_least_one` the first comes even when it alone is larger. Where no batch
-    /// contains `from` (it was compacted away), the first one behind it is the first.
+    /// contains `from` (it was compacted away), the first one behind it is the first. Batches that compaction left
+    /// without records come first only where nothing else follows: some clients never get past an answer of nothing
+    /// but those.
     pub fn read(
         &self,
         from: Offset,
@@ -153,32 +155,49 @@ impl<D: Disk> Shared<D> {
                 if let Some(read) = self.tail.read(from, max_bytes, limit, at_least_one) {
                     return Ok(read);
                 }
-                let segments = self.segments.load();
-                let at = segments.partition_point(|segment| segment.base() <= from).saturating_sub(1);
-                // The last batch of a segment may lie below `from` where compaction left a gap.
-                let mut before: Option<&Arc<Segment<D>>> = None;
-                for segment in segments.iter().skip(at) {
-                    if segment.base() > from && !may_leave_room(before, segment) {
-                        return Err(self.missing(before, segment, from).into());
+                let wanted = Wanted { from, max_bytes, limit, at_least_one, wait, emptied: false };
+                match self.read_segments(&wanted) {
+                    Ok(Found { read, passed }) if passed.is_none() || read.bytes > 0 => Ok(read),
+                    // Nothing but emptied batches, before whatever it is that ends the read.
+                    Ok(_) | Err(ReadError::Damaged(_)) => {
+                        self.read_segments(&Wanted { emptied: true, ..wanted }).map(|found| found.read)
                     }
-                    let damage = segment.damage().filter(|damage| damage.offset < limit);
-                    let limit = damage.map_or(limit, |damage| damage.offset);
-                    if let Some(damage) = damage.filter(|_| from >= limit) {
-                        return Err(damage.clone().into());
-                    }
-                    let wanted = Wanted { from, max_bytes, limit, at_least_one, wait };
-                    if let Some(read) = segment.read(&wanted, self.home.dir.limits().verify_reads)? {
-                        return Ok(read);
-                    }
-                    if let Some(damage) = damage {
-                        return Err(damage.clone().into());
-                    }
-                    before = Some(segment);
+                    Err(error) => Err(error),
                 }
-                Ok(Read { next: from, ..Read::default() })
             },
             from,
         )
+    }
+
+    /// Looks for the first batch in one segment after the other.
+    fn read_segments(&self, wanted: &Wanted) -> Result<Found, ReadError> {
+        let (from, limit) = (wanted.from, wanted.limit);
+        let segments = self.segments.load();
+        let at = segments.partition_point(|segment| segment.base() <= from).saturating_sub(1);
+        // The last batch of a segment may lie below `from` where compaction left a gap.
+        let mut before: Option<&Arc<Segment<D>>> = None;
+        let mut passed = None;
+        for segment in segments.iter().skip(at) {
+            let due = passed.unwrap_or(from);
+            if segment.base() > due && !may_leave_room(before, segment) {
+                return Err(self.missing(before, segment, due).into());
+            }
+            let damage = segment.damage().filter(|damage| damage.offset < limit);
+            let limit = damage.map_or(limit, |damage| damage.offset);
+            if let Some(damage) = damage.filter(|_| from >= limit) {
+                return Err(damage.clone().into());
+            }
+            let here = segment.read(&Wanted { limit, ..*wanted }, self.home.dir.limits().verify_reads)?;
+            passed = here.passed.or(passed);
+            if let Some(read) = here.read {
+                return Ok(Found { read, passed });
+            }
+            if let Some(damage) = damage {
+                return Err(damage.clone().into());
+            }
+            before = Some(segment);
+        }
+        Ok(Found { read: Read { next: from, ..Read::default() }, passed })
     }
 
     /// There is nothing between two segments although there should be; named as an open would.
@@ -248,22 +267,44 @@ pub(super) fn may_leave_room<D: Disk>(before: Option<&Arc<Segment<D>>>, next: &S
 }
 
 /// What a reader asks of one segment.
+#[derive(Clone, Copy)]
 struct Wanted {
     from: Offset,
     max_bytes: usize,
     limit: Offset,
     at_least_one: bool,
     wait: bool,
+    /// A batch without records may be the first.
+    emptied: bool,
+}
+
+/// What a look through the segments came to.
+struct Found {
+    read: Read,
+    /// Where the emptied batches end that were passed over.
+    passed: Option<Offset>,
+}
+
+/// What a look through one segment came to.
+struct Here {
+    /// `None` when there is no first batch in it.
+    read: Option<Read>,
+    /// Where the emptied batches end that were passed over.
+    passed: Option<Offset>,
+}
+
+impl Here {
+    const NOTHING: Here = Here { read: None, passed: None };
 }
 
 impl<D: Disk> Segment<D> {
-    /// Reads from this segment; `None` when all of it lies below `from`.
-    fn read(&self, wanted: &Wanted, verify: bool) -> Result<Option<Read>, ReadError> {
+    /// Reads from this segment.
+    fn read(&self, wanted: &Wanted, verify: bool) -> Result<Here, ReadError> {
         if let Some(position) = self.hint(wanted.from) {
             match self.read_at(wanted, verify, position, true) {
-                Ok(Some(read)) => return Ok(Some(read)),
+                Ok(here) if here.read.is_some() || here.passed.is_some() => return Ok(here),
                 // Left there by a reader that raced with a cut.
-                Ok(None) | Err(ReadError::Damaged(_)) => self.clear_hints(),
+                Ok(_) | Err(ReadError::Damaged(_)) => self.clear_hints(),
                 Err(error) => return Err(error),
             }
         }
@@ -278,16 +319,10 @@ impl<D: Disk> Segment<D> {
     }
 
     /// Reads from a position at which a batch begins; where `exact`, one that begins with `from`.
-    fn read_at(
-        &self,
-        wanted: &Wanted,
-        verify: bool,
-        position: u64,
-        exact: bool,
-    ) -> Result<Option<Read>, ReadError> {
+    fn read_at(&self, wanted: &Wanted, verify: bool, position: u64, exact: bool) -> Result<Here, ReadError> {
         let size = self.size();
         if position >= size {
-            return Ok(None);
+            return Ok(Here::NOTHING);
         }
         let file = if wanted.wait {
             self.file().map_err(|error| self.log_error(error))?
@@ -301,26 +336,30 @@ impl<D: Disk> Segment<D> {
         window.fill(position, ask)?;
         let mut at = position;
         let mut floor = self.base();
+        let mut passed = None;
         let first = loop {
             if at >= size {
-                return Ok(None);
+                return Ok(Here { read: None, passed });
             }
             if at + HEADER_BYTES as u64 > window.end() {
                 window.fill(at, ask)?;
             }
             let header = window.header(at, floor)?;
-            if exact && header.base_offset != wanted.from {
-                return Ok(None);
+            if exact && at == position && header.base_offset != wanted.from {
+                return Ok(Here::NOTHING);
             }
             if header.last_offset() >= wanted.from {
-                break header;
+                if header.records > 0 || wanted.emptied {
+                    break header;
+                }
+                passed = Some(header.next_offset());
             }
             floor = header.next_offset();
             at += header.bytes as u64;
         };
         let mut read = Read { next: wanted.from, ..Read::default() };
         if first.next_offset() > wanted.limit || (first.bytes > wanted.max_bytes && !wanted.at_least_one) {
-            return Ok(Some(read));
+            return Ok(Here { read: Some(read), passed });
         }
         if at + first.bytes as u64 > window.end() {
             window.fill(at, ask.max(first.bytes))?;
@@ -346,7 +385,7 @@ impl<D: Disk> Segment<D> {
         read.bytes = to - from;
         read.held = window.buf.capacity();
         read.slices.push(Bytes::from(window.buf).slice(from..to));
-        Ok(Some(read))
+        Ok(Here { read: Some(read), passed })
     }
 }
 

@@ -360,6 +360,51 @@ fn what_must_not_be_forgotten_stays_in_empty_batches() {
 }
 
 #[test]
+fn no_reader_is_given_only_batches_without_records_while_records_follow() {
+    let disk = MemDisk::new();
+    let mut log = Log::create(&without_tail(&disk), partition(), compacted(), 0, NOW).unwrap();
+    // Whole segments are taken over by later ones; the last segment's end by the active one.
+    for (key, rolls) in [("a", true), ("b", true), ("a", true), ("c", false), ("b", true), ("a", true)] {
+        log.append(&keyed(&[(key, Some("v"))]), generation(1), NOW).unwrap();
+        if rolls {
+            roll(&mut log);
+        }
+    }
+    log.append(&keyed(&[("last", Some("v"))]), generation(1), NOW).unwrap();
+    roll(&mut log);
+    let mut by = BatchBuilder::new().producer(9, 2, 0);
+    by.push(700, Some(b"gone"), Some(b"v"));
+    log.append(&by.build().unwrap(), generation(1), NOW).unwrap();
+    roll(&mut log);
+    log.append(&keyed(&[("gone", None)]), generation(1), NOW).unwrap();
+    roll(&mut log);
+    // The second time the tombstone goes, too.
+    round(&mut log, at(0));
+    log.append(&keyed(&[("other", Some("v"))]), generation(1), NOW).unwrap();
+    roll(&mut log);
+    round(&mut log, at(5000));
+    let kept = offsets(&log);
+    assert!(kept.len() < usize::try_from(log.end()).unwrap());
+    let reader = log.reader();
+    let (mut passed, mut alone) = (0, 0);
+    for max_bytes in [1, 100, 700] {
+        for from in reader.start()..reader.end() {
+            let read = reader.read(from, max_bytes, Offset::MAX, true).unwrap();
+            let first = Batches::new(joined(&read)).next().unwrap().unwrap().header;
+            let offset = kept.iter().find(|offset| **offset >= from).unwrap();
+            assert!(first.records > 0 && first.last_offset() >= *offset, "{from}: {first:?}");
+            passed += i32::from(first.base_offset > from);
+            // Where nothing else may be told, the batch without records is.
+            let read = reader.read(from, max_bytes, from + 1, true).unwrap();
+            let batch = Batches::new(joined(&read)).next();
+            alone += i32::from(batch.is_some_and(|batch| batch.unwrap().header.records == 0));
+            assert!(read.bytes == 0 || read.next == from + 1);
+        }
+    }
+    assert!(passed > 0 && alone > 0, "{passed}, {alone}");
+}
+
+#[test]
 fn damage_is_met_and_never_passed_over() {
     let disk = MemDisk::new();
     let mut log = Log::create(&without_tail(&disk), partition(), compacted(), 0, NOW).unwrap();

@@ -41,6 +41,8 @@ pub(crate) struct Checker {
     size: u64,
     /// Where offsets are missing first: position, and the offset that was due.
     gap: Option<(u64, Offset)>,
+    /// A transaction ended in it, one way or the other.
+    markers: bool,
     batches: u64,
 }
 
@@ -72,6 +74,7 @@ impl Checker {
             whole: 0,
             size: 0,
             gap: None,
+            markers: false,
             batches: 0,
         }
     }
@@ -158,6 +161,7 @@ impl Checker {
             self.gap.get_or_insert((self.batch_at, self.next));
         }
         self.generation = header.generation.or(self.generation);
+        self.markers |= header.is_control();
         self.batch_crc = crc32c::crc32c(&self.head[CRC_FROM..]);
         self.batch = Some((header, header.bytes - HEADER_BYTES));
         Ok(())
@@ -190,6 +194,7 @@ impl Checker {
             crc: self.whole,
             gaps: known_gaps || self.gap.is_some() || self.hole().is_some(),
             open: false,
+            aborted: self.markers,
         }
     }
 

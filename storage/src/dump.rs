@@ -229,13 +229,14 @@ fn dump_seal<D: Disk>(disk: &D, path: &Path, base: Offset, out: &mut impl Write)
     match Seal::decode(&read_whole(disk, path, LIMIT)?, base) {
         Found::Seal(seal) => writeln!(
             out,
-            "offsets: {}..{} size: {} checksum: {:#010x}{}{}",
+            "offsets: {}..{} size: {} checksum: {:#010x}{}{}{}",
             seal.base,
             seal.next,
             seal.size,
             seal.crc,
             if seal.gaps { " offsets are missing" } else { "" },
             if seal.open { " of a clean stop" } else { "" },
+            if seal.aborted { " aborted transactions may be in it" } else { "" },
         ),
         Found::Missing => writeln!(out, "BROKEN: it is empty"),
         Found::Bad(why) => writeln!(out, "BROKEN: {why}"),

@@ -472,6 +472,7 @@ impl<D: Disk> Log<D> {
                 if let Some(running) = self.running {
                     self.stage_seal(&Seal {
                         open: true,
+                        aborted: !self.active.gathered_aborted().is_empty(),
                         ..running.seal(self.active.base(), self.end, false)
                     });
                 }

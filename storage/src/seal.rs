@@ -3,7 +3,8 @@
 //! ```text
 //!  0  magic       u32  "FxS1"
 //!  4  version     u16  1
-//!  6  flags       u16  bit 0: offsets are missing in it; bit 1: of a clean stop, the segment goes on
+//!  6  flags       u16  bit 0: offsets are missing in it; bit 1: of a clean stop, the segment goes on;
+//!                    bit 2: aborted transactions may be in it
 //!  8  base        i64  first offset that the segment may hold: its name
 //! 16  next        i64  one past its last offset
 //! 24  size        u64  bytes of the .log file
@@ -37,6 +38,7 @@ const VERSION: u16 = 1;
 const OWN: usize = 36;
 const GAPS: u16 = 1;
 const OPEN: u16 = 2;
+const ABORTED: u16 = 4;
 
 /// What a seal says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,6 +55,8 @@ pub(crate) struct Seal {
     pub gaps: bool,
     /// Written at a clean stop: the segment was the last one, and may have grown since.
     pub open: bool,
+    /// Aborted transactions may be in it: if their index is not there, it was lost.
+    pub aborted: bool,
 }
 
 /// What stands where a seal should be.
@@ -69,7 +73,8 @@ pub(crate) enum Found {
 impl Seal {
     /// The file's content.
     pub(crate) fn encode(&self) -> Vec<u8> {
-        let flags = if self.gaps { GAPS } else { 0 } | if self.open { OPEN } else { 0 };
+        let flag = |set, flag| if set { flag } else { 0 };
+        let flags = flag(self.gaps, GAPS) | flag(self.open, OPEN) | flag(self.aborted, ABORTED);
         let mut bytes = Vec::with_capacity(BYTES);
         bytes.extend_from_slice(&MAGIC.to_be_bytes());
         bytes.extend_from_slice(&VERSION.to_be_bytes());
@@ -106,6 +111,7 @@ impl Seal {
             crc: u32::from_be_bytes(take(bytes, 32)),
             gaps: flags & GAPS != 0,
             open: flags & OPEN != 0,
+            aborted: flags & ABORTED != 0,
         };
         if seal.base != base { Found::Bad("it is another segment's") } else { Found::Seal(seal) }
     }
@@ -188,9 +194,11 @@ impl Running {
         self.gaps |= header.base_offset != due;
     }
 
-    /// The seal of what was added. `compacted` says that offsets may be missing at its end, too.
+    /// The seal of what was added, of a segment without aborted transactions. `compacted` says that offsets may be
+    /// missing at its end, too.
     pub(crate) fn seal(&self, base: Offset, next: Offset, compacted: bool) -> Seal {
-        Seal { base, next, size: self.size, crc: self.crc, gaps: self.gaps | compacted, open: false }
+        let gaps = self.gaps | compacted;
+        Seal { base, next, size: self.size, crc: self.crc, gaps, open: false, aborted: false }
     }
 }
 
@@ -241,7 +249,7 @@ mod tests {
     use proptest::prelude::*;
 
     fn seal() -> Seal {
-        Seal { base: 7, next: 4711, size: 1 << 33, crc: 0xdead_beef, gaps: true, open: false }
+        Seal { base: 7, next: 4711, size: 1 << 33, crc: 0xdead_beef, gaps: true, open: false, aborted: true }
     }
 
     #[test]

@@ -12,6 +12,7 @@ use std::sync::{Arc, OnceLock};
 
 use arc_swap::ArcSwapOption;
 use felix_protocol::batch::BatchHeader;
+use felix_protocol::batch::control::{Marker, TransactionEnd};
 use felix_protocol::ids::{Offset, PartitionId};
 use felix_protocol::time::WallTime;
 use parking_lot::{Mutex, MutexGuard};
@@ -472,23 +473,27 @@ impl<D: Disk> Segment<D> {
         Ok(indexes)
     }
 
-    /// Builds the indexes of a short segment from its batches, in memory; returns the last batch, and the
-    /// checksum that the batches' own make.
-    pub(crate) fn build_in_memory(&self) -> Result<(Option<BatchHeader>, Running), Broken> {
+    /// Builds the indexes of a short segment from its batches, in memory; returns the last batch, the checksum that
+    /// the batches' own make, and whether a transaction was aborted in it.
+    pub(crate) fn build_in_memory(&self) -> Result<(Option<BatchHeader>, Running, bool), Broken> {
         self.start_empty_indexes();
         let file = self.file()?;
         let mut walk = Walk::new(&*file, 0, self.size(), self.base);
         let mut last: Option<BatchHeader> = None;
         let mut indexes = Indexes::anew();
         let mut running = Running::new();
+        let mut aborts = false;
         while let Some(step) = walk.next_checked()? {
             indexes.add(&step.header, step.position, self.interval());
             let due = last.map_or(self.base, |last| last.next_offset());
-            running.add(&step.header, walk.batch(&step)?, due);
+            let batch = walk.batch(&step)?;
+            running.add(&step.header, batch, due);
+            aborts |=
+                Marker::of(&step.header, batch).is_some_and(|marker| marker.end == TransactionEnd::Abort);
             last = Some(step.header);
         }
         *self.indexes.lock() = indexes;
-        Ok((last, running))
+        Ok((last, running, aborts))
     }
 
     /// Adopts the index files of a segment that was closed properly and will be written again, given the

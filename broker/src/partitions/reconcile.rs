@@ -33,8 +33,10 @@ use crate::partitions::scrub::Pace;
 use crate::partitions::settings::Settings;
 use crate::partitions::{Partitions, Writer};
 use crate::tasks;
+use room::Room;
 
 mod damaged;
+mod room;
 
 /// Partitions opened together.
 const BATCH: usize = 256;
@@ -47,8 +49,6 @@ const FIRST_RETRY: Duration = Duration::from_secs(1);
 const LONGEST_RETRY: Duration = Duration::from_secs(30);
 /// How often a longer wait looks whether the disk has room again: one cheap question, whatever waits.
 const SPACE_CHECK: Duration = Duration::from_secs(1);
-/// Bytes by which the free space must have grown for a try before its time.
-const ROOM: u64 = 64 << 10;
 
 /// What a lane owns, as far as it was told.
 struct Held {
@@ -163,17 +163,15 @@ impl Reconciler {
         let dir = &self.partitions.opener.dir;
         let system = dir.disk().file_system(dir.path()).ok();
         let free = || system.as_ref().and_then(DiskFileSystem::free_bytes);
-        let mut least = free();
+        let mut room = Room::new(free());
         let mut left = wait;
         while !left.is_zero() {
             let step = left.min(SPACE_CHECK);
             tokio::time::sleep(step).await;
             left -= step;
-            let now = free();
-            if now.zip(least).is_some_and(|(now, least)| now > least.saturating_add(ROOM)) {
+            if room.has_come(free()) {
                 return;
             }
-            least = least.min(now);
         }
     }
 

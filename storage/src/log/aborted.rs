@@ -56,8 +56,16 @@ impl<D: Disk> Shared<D> {
         }
         let entries = self.aborted_from_batches(segments, at)?;
         let name = layout::file_name(segment.base(), Kind::TxnIndex);
-        // On a full disk, say, it is built again the next time.
-        let _ = layout::write_durably(self.home.dir.disk(), &self.home.folder, &name, &txn::encode(&entries));
+        let disk = self.home.dir.disk();
+        if entries.is_empty() {
+            let _ = disk.remove_file(&segment.path(Kind::TxnIndex));
+        }
+        // What no file says (on a full disk, say, or that there is nothing) is remembered until the next start.
+        if entries.is_empty()
+            || layout::write_durably(disk, &self.home.folder, &name, &txn::encode(&entries)).is_err()
+        {
+            segment.gather_aborted(entries.clone());
+        }
         Ok(entries)
     }
 

@@ -428,9 +428,11 @@ impl<D: Disk> Loader<'_, D> {
         let size = active.size();
         let mut end = active.base();
         let mut newest = None;
+        let aborts;
         if size <= SHORT {
             match active.build_in_memory() {
-                Ok((last, running)) => {
+                Ok((last, running, has_aborts)) => {
+                    aborts = has_aborts;
                     if let Some(last) = last {
                         (end, newest) = (last.next_offset(), last.generation);
                     }
@@ -484,6 +486,7 @@ impl<D: Disk> Loader<'_, D> {
             if max != latest {
                 return Ok(false);
             }
+            aborts = !active.never_aborted();
             self.log.running = match seal::read(self.log.disk(), self.log.folder(), active.base()) {
                 Found::Seal(seal) if seal.size == size => Some(Running::of(&seal)),
                 // Without it, the scrub seals the segment once it is closed.
@@ -493,9 +496,14 @@ impl<D: Disk> Loader<'_, D> {
         if end < self.promised || self.is_too_new(newest) {
             return Ok(false);
         }
-        let aborted =
-            if self.listing.has_aborted { active.aborted().map_err(of_reading)? } else { Some(Vec::new()) };
+        let aborted = if self.listing.has_aborted {
+            active.aborted_on_file().map_err(of_reading)?
+        } else {
+            Some(Vec::new())
+        };
         match aborted {
+            // None are told of, and some may be there.
+            Some(entries) if entries.is_empty() && aborts => return Ok(false),
             Some(entries) if entries.last().is_none_or(|last| last.last_offset < end) => {
                 active.gather_aborted(entries);
             }

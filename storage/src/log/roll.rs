@@ -138,7 +138,8 @@ impl<D: Disk> Log<D> {
             self.mark_others_dirty(indexes);
             // Where the checksum is unknown, the scrub makes the seal.
             if let Some(running) = self.running {
-                let seal = running.seal(old.base(), self.end, false);
+                let aborted = !old.gathered_aborted().is_empty();
+                let seal = Seal { aborted, ..running.seal(old.base(), self.end, false) };
                 self.stage_seal(&seal);
                 old.set_checked(now);
             }

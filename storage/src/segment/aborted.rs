@@ -8,9 +8,10 @@ use crate::disk::{self, Disk};
 use crate::error::ReadError;
 use crate::index::txn::{self, AbortedTransaction};
 use crate::layout::Kind;
+use crate::seal::{self, Found};
 
 impl<D: Disk> Segment<D> {
-    /// The entries; `None` when the file cannot be right.
+    /// The entries; `None` when the file cannot be right, or is not there although the segment may have some.
     pub(crate) fn aborted(&self) -> Result<Option<Vec<AbortedTransaction>>, ReadError> {
         if let Some(entries) = &*self.aborted.lock() {
             return Ok(Some(entries.clone()));
@@ -18,6 +19,27 @@ impl<D: Disk> Segment<D> {
         if let Some(kept) = &*self.kept.load() {
             return Ok(Some(kept.aborted().to_vec()));
         }
+        let entries = self.aborted_on_file()?;
+        if entries.as_ref().is_some_and(Vec::is_empty) {
+            if !self.never_aborted() {
+                return Ok(None);
+            }
+            self.gather_aborted(Vec::new());
+        }
+        Ok(entries)
+    }
+
+    /// Whether the seal vouches for it that no aborted transaction is in the segment. A file that was deleted looks
+    /// like one that there was no need for.
+    pub(crate) fn never_aborted(&self) -> bool {
+        match seal::read(self.disk(), &self.home.folder, self.base) {
+            Found::Seal(seal) => !seal.aborted && seal.size == self.size(),
+            Found::Missing | Found::Bad(_) => false,
+        }
+    }
+
+    /// What the file says: no entries where there is none; `None` when it cannot be right.
+    pub(crate) fn aborted_on_file(&self) -> Result<Option<Vec<AbortedTransaction>>, ReadError> {
         match disk::read_whole(self.disk(), &self.path(Kind::TxnIndex), SIDE_FILE_LIMIT) {
             Ok(content) => Ok(txn::decode(self.base, &content)),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Some(Vec::new())),

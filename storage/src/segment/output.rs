@@ -136,7 +136,8 @@ impl<D: Disk> Output<D> {
 
     /// Makes the files durable, under their present names.
     pub(crate) fn finish(mut self, modified: WallTime) -> Result<Finished<D>, StorageError> {
-        let seal = self.running.seal(self.base, self.next, true);
+        let seal =
+            Seal { aborted: !self.aborted.is_empty(), ..self.running.seal(self.base, self.next, true) };
         if self.source.is_some() {
             return Ok(Finished { segment: None, seal });
         }

@@ -17,6 +17,7 @@ use crate::config::FlushPolicy;
 use crate::opening::{Decline, OpenRequest, Opener, Outcome};
 
 mod crash;
+mod failing;
 mod opening;
 
 /// A clock that a test moves.

@@ -16,7 +16,7 @@ use crate::error::{Damaged, Doing, StorageError};
 use crate::flush::{Dirty, Held, SideWrite};
 use crate::layout::{self, Kind};
 use crate::producers::{Producers, snapshot};
-use crate::seal::{self, Found, Running};
+use crate::seal::{self, Found, Running, Seal};
 use crate::segment::Segment;
 use crate::segment::walk::{Broken, Walk, valid_batch_after};
 
@@ -119,7 +119,8 @@ impl<D: Disk> Loader<'_, D> {
             let indexes = segment.complete_indexes();
             self.log.mark_others_dirty(indexes);
             if let Some(running) = running {
-                self.log.stage_seal(&running.seal(segment.base(), *next, false));
+                let aborted = !segment.gathered_aborted().is_empty();
+                self.log.stage_seal(&Seal { aborted, ..running.seal(segment.base(), *next, false) });
             }
             self.log.stage_aborted(segment);
         }

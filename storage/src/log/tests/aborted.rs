@@ -116,3 +116,69 @@ fn a_cut_takes_those_whose_markers_go() {
     let (log, _) = open(&disk.crash(Crash::LoseUnsynced), small(), row);
     check(&log, &again);
 }
+
+#[test]
+fn a_file_that_went_does_not_read_as_nothing_aborted() {
+    let disk = MemDisk::new();
+    // The last segment short, and long.
+    for segment_bytes in [small().segment_bytes, 1 << 20] {
+        let config = LogConfig { segment_bytes, ..small() };
+        let disk = if segment_bytes == small().segment_bytes { disk.clone() } else { MemDisk::new() };
+        let mut log = create(&disk, config.clone());
+        let wanted = story(&mut log);
+        if segment_bytes > small().segment_bytes {
+            for at in 0..90 {
+                append(&mut log, &batch(2, 500, at));
+            }
+        }
+        let killed = Recovered { mark: log.end(), synced: log.end(), ..stopped(&log) };
+        let row = close(log);
+        let names: Vec<_> = disk.read_dir(&folder()).unwrap().into_iter().map(|entry| entry.name).collect();
+        let lists: Vec<_> = names.iter().filter(|name| name.ends_with(".txnindex")).collect();
+        assert!(!lists.is_empty(), "{names:?}");
+        for name in lists {
+            for (row, emptied, sealed) in [
+                (row, false, true),
+                (row, true, true),
+                (row, false, false),
+                (killed, false, true),
+                (killed, false, false),
+            ] {
+                let after = disk.crash(Crash::KeepAll);
+                let path = folder().join(name);
+                if emptied {
+                    after.put(&path, b"").unwrap();
+                } else {
+                    after.remove_file(&path).unwrap();
+                }
+                for name in names.iter().filter(|name| !sealed && name.ends_with(".seal")) {
+                    after.remove_file(&folder().join(name)).unwrap();
+                }
+                let (log, _) = open(&after, config.clone(), row);
+                check(&log, &wanted);
+            }
+        }
+    }
+}
+
+#[test]
+fn where_nothing_was_aborted_no_batch_is_read_for_it() {
+    let disk = MemDisk::new();
+    let mut log = create(&disk, small());
+    for at in 0..12 {
+        append(&mut log, &batch(1, 500, at));
+    }
+    append(&mut log, &in_transaction(2, 0, 3));
+    append(&mut log, &marker(2, TransactionEnd::Commit));
+    let row = close(log);
+    let (log, report) = open(&disk, small(), row);
+    assert_eq!(report, LoadReport::default());
+    let bases = segment_bases(&log);
+    disk.note_reads();
+    assert!(log.reader().aborted(0, Offset::MAX).unwrap().is_empty());
+    let read = disk.files_read();
+    for base in &bases[..bases.len() - 1] {
+        let path = in_folder(*base, Kind::Log).display().to_string();
+        assert!(!read.contains(&path), "{path}");
+    }
+}

@@ -7,7 +7,7 @@
 //! - [`stories`]: the kinds of operations and their stories; **a new operation is a row there**.
 //! - [`recovery`]: a start on what a crash left, and the checks.
 //! - [`enumerate`]: the walk over the states of a story.
-//! - [`omissions`]: every sync and rename left out once, which the walk must notice.
+//! - [`omissions`]: every sync, rename and removal left out once, which the walk must notice.
 //!
 //! The normal run takes a sample where there are too many states for all of them. `FELIX_CRASH_STATES=20` makes
 //! it about twenty times as large.

@@ -149,6 +149,7 @@ pub(crate) fn write<D: Disk>(disk: &D, folder: &Path, content: &[u8], base: Offs
 
 /// Removes the seal of a segment whose bytes are about to change. The caller flushes the folder before they
 /// do: an old seal beside new bytes would pass for damage.
+#[track_caller]
 pub(crate) fn discard<D: Disk>(disk: &D, folder: &Path, base: Offset) -> std::io::Result<()> {
     match disk.remove_file(&layout::file_path(folder, base, Kind::Seal)) {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),

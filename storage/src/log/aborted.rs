@@ -69,7 +69,7 @@ impl<D: Disk> Shared<D> {
         Ok(entries)
     }
 
-    fn aborted_from_batches(
+    pub(super) fn aborted_from_batches(
         &self,
         segments: &[std::sync::Arc<Segment<D>>],
         at: usize,

@@ -503,7 +503,14 @@ impl<D: Disk> Loader<'_, D> {
         };
         match aborted {
             // None are told of, and some may be there.
-            Some(entries) if entries.is_empty() && aborts => return Ok(false),
+            Some(entries) if entries.is_empty() && aborts => {
+                let segments = self.log.segments();
+                match self.log.shared.aborted_from_batches(&segments, segments.len() - 1) {
+                    Ok(entries) => active.gather_aborted(entries),
+                    Err(ReadError::Damaged(_)) => return Ok(false),
+                    Err(error) => return Err(of_reading(error)),
+                }
+            }
             Some(entries) if entries.last().is_none_or(|last| last.last_offset < end) => {
                 active.gather_aborted(entries);
             }

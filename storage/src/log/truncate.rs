@@ -207,6 +207,7 @@ fn remove_segment<D: Disk>(disk: &D, segment: &Segment<D>) -> Result<(), Storage
     Ok(())
 }
 
+#[track_caller]
 fn remove_if_there<D: Disk>(disk: &D, path: &std::path::Path) -> Result<(), StorageError> {
     match disk.remove_file(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(StorageError::io("remove", path, error)),

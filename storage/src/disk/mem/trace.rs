@@ -30,6 +30,8 @@ pub enum Act {
     SyncAll,
     /// A name is changed.
     Rename,
+    /// A file is removed.
+    Remove,
     /// A file's length is set.
     Cut,
 }

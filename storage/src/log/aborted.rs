@@ -55,15 +55,12 @@ impl<D: Disk> Shared<D> {
             return Ok(entries);
         }
         let entries = self.aborted_from_batches(segments, at)?;
-        let name = layout::file_name(segment.base(), Kind::TxnIndex);
         let disk = self.home.dir.disk();
-        if entries.is_empty() {
-            let _ = disk.remove_file(&segment.path(Kind::TxnIndex));
-        }
-        // What no file says (on a full disk, say, or that there is nothing) is remembered until the next start.
-        if entries.is_empty()
-            || layout::write_durably(disk, &self.home.folder, &name, &txn::encode(&entries)).is_err()
-        {
+        // That there is nothing needs no file, but one that says something else must not stay.
+        let is_told = entries.is_empty() && segment.aborted_on_file()?.is_some_and(|told| told.is_empty());
+        let name = layout::file_name(segment.base(), Kind::TxnIndex);
+        // What no file says (on a full disk, say) is remembered until the next start.
+        if is_told || layout::write_durably(disk, &self.home.folder, &name, &txn::encode(&entries)).is_err() {
             segment.gather_aborted(entries.clone());
         }
         Ok(entries)

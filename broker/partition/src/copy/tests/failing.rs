@@ -24,7 +24,7 @@ fn without_a_durable_fence_nobody_leads() {
     let requests = [request(partition(), Some(id)), request(new, None)];
     // The commit of the table fails, and whatever is tried afterwards.
     for _ in 0..2 {
-        let outcomes: Vec<Outcome<_, _, &str>> = world.opener.open(&requests);
+        let outcomes: Vec<Outcome<_, _, &str>> = world.opener.open(&requests, &world.lease);
         assert_eq!(outcomes.len(), 2);
         assert!(outcomes.iter().all(|outcome| matches!(outcome, Outcome::Failed(_))));
         assert!(world.opener.replicas.is_poisoned(), "the process must end, whoever looks");
@@ -54,7 +54,7 @@ fn a_full_disk_lets_nobody_open_until_room_returns() {
         unclean: false,
         config: Arc::new(PartitionConfig::default()),
     };
-    let open = || world.opener.open::<&str>(std::slice::from_ref(&request)).pop().unwrap();
+    let open = || world.opener.open::<&str>(std::slice::from_ref(&request), &world.lease).pop().unwrap();
     world.disk.set_capacity(Some(world.disk.used()));
     for _ in 0..3 {
         let Outcome::Failed(error) = open() else { panic!("opened without room") };
@@ -122,7 +122,7 @@ fn a_copy_in_which_damage_was_met_leads_again_under_a_new_identity_around_it() {
         unclean: true,
         config: Arc::new(PartitionConfig::default()),
     };
-    let Some(Outcome::Ready(copy, report)) = world.opener.open::<&str>(&[request]).pop() else {
+    let Some(Outcome::Ready(copy, report)) = world.opener.open::<&str>(&[request], &world.lease).pop() else {
         panic!("not ready");
     };
     assert_eq!(report.damage.len(), 1, "{report:?}");

@@ -101,6 +101,7 @@ impl Life {
         }
         self.broker.partitions.to_flush.close();
         self.broker.partitions.upkeep.stop();
+        self.broker.partitions.scrub.stop();
         for thread in self.broker.partitions.threads.lock().drain(..) {
             thread.join().unwrap().unwrap();
         }

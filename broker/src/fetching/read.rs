@@ -199,10 +199,10 @@ impl Reading {
         let most = usize::try_from(wanted.max_bytes).unwrap_or(0).min(left);
         let reader = handle.reader();
         let read = if may_block {
-            reader.read(wanted.offset, most, end, first)
+            reader.read_records(wanted.offset, most, end, first)
         } else {
             let inline = most.min(MOST_INLINE_BYTES.saturating_sub(look.bytes));
-            reader.read_nowait(wanted.offset, inline, end, first)
+            reader.read_records_nowait(wanted.offset, inline, end, first)
         };
         match read {
             // More is wanted and there than may be copied where other connections wait.

@@ -66,9 +66,7 @@ impl<D: Disk> LogReader<D> {
 
     /// Whole batches from the one that contains `from` on, none that reaches to or past `limit`, at most
     /// `max_bytes` of them; with `at_least_one` the first comes even when it alone is larger. Where no batch
-    /// contains `from` (it was compacted away), the first one behind it is the first. Batches that compaction left
-    /// without records come first only where nothing else follows: some clients never get past an answer of nothing
-    /// but those.
+    /// contains `from` (it was compacted away), the first one behind it is the first.
     pub fn read(
         &self,
         from: Offset,
@@ -76,18 +74,30 @@ impl<D: Disk> LogReader<D> {
         limit: Offset,
         at_least_one: bool,
     ) -> Result<Read, ReadError> {
-        self.shared.read(from, max_bytes, limit, at_least_one, true)
+        self.shared.read(&Wanted { from, max_bytes, limit, at_least_one, wait: true, emptied: true })
     }
 
-    /// The same, but [`ReadError::WouldBlock`] rather than wait for the device.
-    pub fn read_nowait(
+    /// The same for a consumer: batches that compaction left without records come first only where nothing else
+    /// follows. Some clients never get past an answer of nothing but those.
+    pub fn read_records(
         &self,
         from: Offset,
         max_bytes: usize,
         limit: Offset,
         at_least_one: bool,
     ) -> Result<Read, ReadError> {
-        self.shared.read(from, max_bytes, limit, at_least_one, false)
+        self.shared.read(&Wanted { from, max_bytes, limit, at_least_one, wait: true, emptied: false })
+    }
+
+    /// The same, but [`ReadError::WouldBlock`] rather than wait for the device.
+    pub fn read_records_nowait(
+        &self,
+        from: Offset,
+        max_bytes: usize,
+        limit: Offset,
+        at_least_one: bool,
+    ) -> Result<Read, ReadError> {
+        self.shared.read(&Wanted { from, max_bytes, limit, at_least_one, wait: false, emptied: false })
     }
 
     /// Whether a read at `from` would be served from memory.
@@ -138,24 +148,18 @@ impl<D: Disk> LogReader<D> {
 }
 
 impl<D: Disk> Shared<D> {
-    fn read(
-        &self,
-        from: Offset,
-        max_bytes: usize,
-        limit: Offset,
-        at_least_one: bool,
-        wait: bool,
-    ) -> Result<Read, ReadError> {
+    fn read(&self, wanted: &Wanted) -> Result<Read, ReadError> {
+        let Wanted { from, max_bytes, at_least_one, .. } = *wanted;
         self.stable(
             |end| {
-                let limit = limit.min(end);
+                let limit = wanted.limit.min(end);
                 if from >= limit {
                     return Ok(Read { next: from, ..Read::default() });
                 }
                 if let Some(read) = self.tail.read(from, max_bytes, limit, at_least_one) {
                     return Ok(read);
                 }
-                let wanted = Wanted { from, max_bytes, limit, at_least_one, wait, emptied: false };
+                let wanted = Wanted { limit, ..*wanted };
                 match self.read_segments(&wanted) {
                     Ok(Found { read, passed }) if passed.is_none() || read.bytes > 0 => Ok(read),
                     // Nothing but emptied batches, before whatever it is that ends the read.

@@ -389,13 +389,13 @@ fn no_reader_is_given_only_batches_without_records_while_records_follow() {
     let (mut passed, mut alone) = (0, 0);
     for max_bytes in [1, 100, 700] {
         for from in reader.start()..reader.end() {
-            let read = reader.read(from, max_bytes, Offset::MAX, true).unwrap();
+            let read = reader.read_records(from, max_bytes, Offset::MAX, true).unwrap();
             let first = Batches::new(joined(&read)).next().unwrap().unwrap().header;
             let offset = kept.iter().find(|offset| **offset >= from).unwrap();
             assert!(first.records > 0 && first.last_offset() >= *offset, "{from}: {first:?}");
             passed += i32::from(first.base_offset > from);
             // Where nothing else may be told, the batch without records is.
-            let read = reader.read(from, max_bytes, from + 1, true).unwrap();
+            let read = reader.read_records(from, max_bytes, from + 1, true).unwrap();
             let batch = Batches::new(joined(&read)).next();
             alone += i32::from(batch.is_some_and(|batch| batch.unwrap().header.records == 0));
             assert!(read.bytes == 0 || read.next == from + 1);

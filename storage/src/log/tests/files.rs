@@ -71,7 +71,7 @@ fn a_log_lives_on_a_real_disk_and_its_files_are_printed() {
     let mut from = 0;
     while from < 600 {
         let read = reader.read(from, 3_000, Offset::MAX, true).unwrap();
-        let again = reader.read_nowait(from, 3_000, Offset::MAX, true);
+        let again = reader.read_records_nowait(from, 3_000, Offset::MAX, true);
         match again {
             Ok(again) => assert_eq!(joined(&again)[..], joined(&read)[..again.bytes]),
             Err(ReadError::WouldBlock) => {}

@@ -106,6 +106,9 @@ fn is_being_compacted(folder: &Path) -> Result<bool> {
     Ok(names.into_iter().any(|name| name.ends_with(".log.cleaned") || name.ends_with(".log.swap")))
 }
 
+/// How often a kill waits for the cleaner.
+const MOST_ROUNDS: usize = 8;
+
 fn killed(stage: &mut Stage) -> Result<()> {
     // Rounds are to take long enough to be met.
     let slow = settings(&[("log.cleaner.io.max.bytes.per.second", "3000000.0")]);
@@ -118,20 +121,27 @@ fn killed(stage: &mut Stage) -> Result<()> {
     let value = "v".repeat(2_000);
     let times = if broker.kind() == Kind::Kafka { 3 } else { 6 };
     for round in 0..times {
-        for batch in 0..20 {
-            let keys: Vec<String> =
-                (0..20).map(|at| format!("k{}", (batch * 7 + at * 3 + round) % 90)).collect();
-            let value = format!("{round}-{batch}-{value}");
-            let records: Vec<_> = keys.iter().map(|key| (key.as_str(), Some(value.as_str()))).collect();
-            writer.send(&mut to, [0, 3, 4][batch % 3], &records)?;
-            if batch % 4 == 3 {
-                writer.close_segment();
+        // A round that was over before anybody looked is followed by another.
+        let mut met = false;
+        for again in 0..MOST_ROUNDS {
+            for batch in 0..20 {
+                let keys: Vec<String> =
+                    (0..20).map(|at| format!("k{}", (batch * 7 + at * 3 + round) % 90)).collect();
+                let value = format!("{round}-{again}-{batch}-{value}");
+                let records: Vec<_> = keys.iter().map(|key| (key.as_str(), Some(value.as_str()))).collect();
+                writer.send(&mut to, [0, 3, 4][batch % 3], &records)?;
+                if batch % 4 == 3 {
+                    writer.close_segment();
+                }
+            }
+            writer.close(&mut to)?;
+            let look = || Ok(is_being_compacted(&folder)?.then_some(()));
+            met = wait::until("segments that are written anew", Duration::from_secs(5), look).is_ok();
+            if met {
+                break;
             }
         }
-        writer.close(&mut to)?;
-        wait::until("segments that are written anew", SOON, || {
-            Ok(is_being_compacted(&folder)?.then_some(()))
-        })?;
+        holds(&format!("segments are written anew, round {round}"), met)?;
         broker.kill_and_restart()?;
         to = Connection::open(broker.address(), PATIENCE)?;
         to.wait_led(&topic, 1)?;

@@ -1,7 +1,6 @@
 //! Entering a cluster whose store other nodes use as well.
 
 use std::future::Future;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,7 +9,7 @@ use felix_protocol::ids::{SessionId, TopicId};
 use felix_storage::disk::Disk;
 use tokio::sync::{mpsc, oneshot};
 
-use super::start::Started;
+use super::start::{Started, thread_main};
 use super::{Agent, AgentConfig, StartError};
 use crate::beats;
 use crate::clock::LeaseClock;
@@ -73,34 +72,7 @@ impl<D: Disk, C: Connect> Joining<D, C> {
         started: oneshot::Sender<Started>,
     ) {
         let published = Arc::clone(&self.published);
-        let body = move || -> Result<(), String> {
-            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-            let runtime = runtime.map_err(|error| error.to_string())?;
-            runtime.block_on(async {
-                let executor = match self.enter(renew_logs).await {
-                    Ok(executor) => {
-                        if started.send(Ok(())).is_err() {
-                            return Ok(());
-                        }
-                        executor
-                    }
-                    Err(error) => {
-                        // Whoever started us is told; if nobody listens, nobody needs to know.
-                        let _ = started.send(Err(error));
-                        return Ok(());
-                    }
-                };
-                executor.serve(commands).await.map_err(|over| over.to_string())
-            })
-        };
-        let failure = match catch_unwind(AssertUnwindSafe(body)) {
-            Ok(ended) => ended.err(),
-            Err(_) => Some("the control thread panicked".to_owned()),
-        };
-        if let Some(failure) = &failure {
-            tracing::error!(%failure, "the control side ended");
-        }
-        published.end(failure);
+        thread_main(&published, commands, started, async || self.enter(renew_logs).await);
     }
 
     /// Connects, reads everything, checks, registers, promotes, and waits for the first beat.

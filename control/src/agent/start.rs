@@ -134,28 +134,26 @@ pub(super) async fn start<D: Disk>(disk: D, config: AgentConfig) -> Result<Agent
     };
     let shared = Arc::clone(&published);
     let thread = std::thread::Builder::new().name("felix-control".to_owned());
-    let run = move || thread_main(&disk, &config, &shared, receiver, to);
+    let run = move || thread_main(&shared, receiver, to, async || enter_alone(&disk, &config, &shared).await);
     thread.spawn(run).map_err(StartError::Thread)?;
     let ended = || StartError::Ended(published.failure().unwrap_or("without a word").to_owned());
     from.await.map_err(|_| ended())??;
     Ok(Agent { node, published, commands, remember: Arc::new(remember) })
 }
 
-fn thread_main<D: Disk>(
-    disk: &D,
-    config: &AgentConfig,
+/// What the control thread does: enters the cluster, says so, and serves until it is told to end.
+pub(super) fn thread_main<S: Store>(
     published: &Arc<Published>,
     commands: mpsc::UnboundedReceiver<Command>,
     started: oneshot::Sender<Started>,
+    enter: impl AsyncFnOnce() -> Result<Executor<S>, StartError>,
 ) {
     let body = || -> Result<(), String> {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build();
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let runtime = runtime.map_err(|error| error.to_string())?;
         runtime.block_on(async {
-            let executor = match enter(disk, config, published).await {
-                Ok((executor, session)) => {
-                    published.begin(LeaseView::of_lock(session));
-                    executor.publish();
+            let executor = match enter().await {
+                Ok(executor) => {
                     if started.send(Ok(())).is_err() {
                         return Ok(());
                     }
@@ -167,7 +165,7 @@ fn thread_main<D: Disk>(
                     return Ok(());
                 }
             };
-            executor.serve(commands).await.map_err(|error| error.to_string())
+            executor.serve(commands).await.map_err(|over| over.to_string())
         })
     };
     let failure = match catch_unwind(AssertUnwindSafe(body)) {
@@ -178,6 +176,18 @@ fn thread_main<D: Disk>(
         tracing::error!(%failure, "the control side ended");
     }
     published.end(failure);
+}
+
+/// The only node there is: the lock on its directory is its lease.
+async fn enter_alone<D: Disk>(
+    disk: &D,
+    config: &AgentConfig,
+    published: &Arc<Published>,
+) -> Result<Executor<Embedded<D>>, StartError> {
+    let (executor, session) = enter(disk, config, published).await?;
+    published.begin(LeaseView::of_lock(session));
+    executor.publish();
+    Ok(executor)
 }
 
 /// Opens, checks, registers, promotes.

@@ -12,10 +12,11 @@ use std::fmt;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use etcd_client::proto::{PbKeyValue, PbTxnOpResponse};
+use etcd_client::{CompareOp, GetOptions, GetResponse, KeyValue, ResponseHeader, Txn, TxnOp, TxnResponse};
 use felix_cluster::decision::{Change, Compare, Decision, Write};
 use felix_cluster::state::Revision;
 use parking_lot::Mutex;
-use prost::Message;
 use thiserror::Error;
 use tokio::sync::watch;
 
@@ -24,14 +25,10 @@ use super::{After, BatchLimit, Committed, Connect, Entry, Exchanged, Page, Posit
 
 mod feed;
 mod way;
-mod wire;
 
 pub use feed::EtcdWatch;
 
 use way::{ANSWER_BYTES, Failure, Way};
-use wire::{
-    Header, RANGE, RangeRequest, RangeResponse, Request, RequestOp, Response, TXN, TxnRequest, TxnResponse,
-};
 
 /// etcd's own limit (`--max-txn-ops`): operations of one level, together with those of the levels above it.
 const MAX_OPERATIONS: usize = 128;
@@ -146,10 +143,10 @@ struct Expected {
 
 impl Shared {
     /// Takes in an answer to a request that was sent when `floor` was seen.
-    fn follow(&self, floor: Position, header: Option<Header>) -> Result<Revision, StoreError> {
+    fn follow(&self, floor: Position, header: Option<&ResponseHeader>) -> Result<Revision, StoreError> {
         // Every answer of etcd's has one; of a transaction without it nothing can be said.
         let header = header.ok_or_else(|| StoreError::Unknown("an answer has no header".to_owned()))?;
-        let found = position(&header);
+        let found = position(header);
         let mut floor = floor;
         floor.follow(found)?;
         let mut seen = self.seen.lock();
@@ -166,8 +163,8 @@ impl Shared {
     }
 }
 
-fn position(header: &Header) -> Position {
-    Position { store: header.cluster_id, revision: revision(header.revision) }
+fn position(header: &ResponseHeader) -> Position {
+    Position { store: header.cluster_id(), revision: revision(header.revision()) }
 }
 
 /// Revisions are signed on the wire and never negative.
@@ -207,14 +204,13 @@ impl Connect for EtcdWays {
         let mut way = self.way.twin(attempt);
         let floor = self.shared.get().map(|shared| *shared.seen.lock());
         let key = format!("{}{NUDGE}", self.prefix).into_bytes();
-        let probe = RangeRequest { key, ..RangeRequest::default() };
-        let answer: RangeResponse = way.read(RANGE, &probe).await.map_err(not_read)?;
+        let answer = way.read(&key, &GetOptions::new()).await.map_err(not_read)?;
         let unheard = || StoreError::Unavailable("an answer has no header".to_owned());
-        let found = position(&answer.header.ok_or_else(unheard)?);
+        let found = position(answer.header().ok_or_else(unheard)?);
         let fresh = || Arc::new(Shared { seen: Mutex::new(found), expected: watch::Sender::default() });
         let shared = Arc::clone(self.shared.get_or_init(fresh));
         let store = shared.seen.lock().store;
-        shared.follow(floor.unwrap_or(Position { store, ..found }), answer.header)?;
+        shared.follow(floor.unwrap_or(Position { store, ..found }), answer.header())?;
         Ok(Etcd { way, prefix: self.prefix.clone(), shared, page: usize::MAX })
     }
 }
@@ -234,44 +230,58 @@ impl Etcd {
         format!("{}{key}", self.prefix).into_bytes()
     }
 
-    fn compare(&self, compare: &Compare) -> wire::Compare {
+    fn compare(&self, compare: &Compare) -> etcd_client::Compare {
         let key = self.spelled(&compare.key().to_string());
-        let (target, wanted) = match compare {
+        match compare {
             // A key that is not there compares as one of revision 0.
             Compare::Revision(_, revision) => {
-                (wire::Target::Mod, wire::Wanted::ModRevision(number(*revision)))
+                etcd_client::Compare::mod_revision(key, CompareOp::Equal, number(*revision))
             }
-            Compare::Value(_, value) => (wire::Target::Value, wire::Wanted::Value(value.clone())),
-        };
-        wire::Compare { target: target.into(), key, wanted: Some(wanted) }
-    }
-
-    /// A decision as a transaction.
-    fn transaction(&self, decision: &Decision) -> TxnRequest {
-        let write = |write: &Write| -> RequestOp {
-            let key = self.spelled(&write.key().to_string());
-            match write {
-                Write::Put(_, value) => Request::Put(wire::PutRequest { key, value: value.clone() }).into(),
-                Write::Delete(_) => Request::Delete(wire::DeleteRequest { key }).into(),
-            }
-        };
-        TxnRequest {
-            compare: decision.compares().iter().map(|compare| self.compare(compare)).collect(),
-            success: decision.writes().iter().map(write).collect(),
-            failure: Vec::new(),
+            Compare::Value(_, value) => etcd_client::Compare::value(key, CompareOp::Equal, value.clone()),
         }
     }
 
-    async fn transact(&mut self, request: &TxnRequest) -> Result<(Revision, TxnResponse), StoreError> {
-        let bytes = request.encoded_len();
+    fn write(&self, write: &Write) -> TxnOp {
+        let key = self.spelled(&write.key().to_string());
+        match write {
+            Write::Put(_, value) => TxnOp::put(key, value.clone(), None),
+            Write::Delete(_) => TxnOp::delete(key, None),
+        }
+    }
+
+    /// A decision as a transaction, which reads a few keys besides.
+    fn transaction(&self, decision: &Decision, reads: &[&str]) -> Txn {
+        let compares: Vec<_> = decision.compares().iter().map(|compare| self.compare(compare)).collect();
+        let reads = || reads.iter().map(|key| TxnOp::get(self.spelled(key), None));
+        let writes = decision.writes().iter().map(|write| self.write(write));
+        let (then, otherwise): (Vec<_>, Vec<_>) = (writes.chain(reads()).collect(), reads().collect());
+        Txn::new().when(compares).and_then(then).or_else(otherwise)
+    }
+
+    /// What a transaction takes on the wire, at most.
+    fn weight(&self, decision: &Decision) -> usize {
+        // Tags, lengths and numbers of one operation and what is around it.
+        const AROUND: usize = 64;
+        let compared = decision.compares().iter().map(|compare| match compare {
+            Compare::Revision(key, _) => key.to_string().len(),
+            Compare::Value(key, value) => key.to_string().len() + value.len(),
+        });
+        let written = decision.writes().iter().map(|write| match write {
+            Write::Put(key, value) => key.to_string().len() + value.len(),
+            Write::Delete(key) => key.to_string().len(),
+        });
+        compared.chain(written).map(|bytes| bytes + self.prefix.len() + AROUND).sum()
+    }
+
+    async fn transact(&mut self, bytes: usize, request: &Txn) -> Result<(Revision, TxnResponse), StoreError> {
         if bytes > REQUEST_BYTES {
             let what =
                 format!("a transaction of {bytes} bytes is larger than the {REQUEST_BYTES} that etcd takes");
             return Err(StoreError::Unavailable(what));
         }
         let floor = *self.shared.seen.lock();
-        let answer: TxnResponse = self.way.write(TXN, request).await.map_err(not_written)?;
-        let revision = self.shared.follow(floor, answer.header)?;
+        let answer = self.way.write(request).await.map_err(not_written)?;
+        let revision = self.shared.follow(floor, answer.header())?;
         Ok((revision, answer))
     }
 
@@ -327,8 +337,14 @@ fn not_written(failure: Failure) -> StoreError {
     }
 }
 
-fn entry(kv: wire::KeyValue) -> Entry {
-    Entry { value: kv.value, revision: revision(kv.mod_revision) }
+fn entry(kv: KeyValue) -> Entry {
+    let revision = revision(kv.mod_revision());
+    Entry { value: kv.into_key_value().1, revision }
+}
+
+/// What an answer took on the wire, about.
+fn weight(answer: &GetResponse) -> usize {
+    answer.kvs().iter().map(|kv| kv.key().len() + kv.value().len() + 32).sum()
 }
 
 fn malformed() -> StoreError {
@@ -340,10 +356,9 @@ impl Store for Etcd {
 
     async fn get(&mut self, key: &str) -> Result<Option<Entry>, StoreError> {
         let floor = *self.shared.seen.lock();
-        let request = RangeRequest { key: self.spelled(key), ..RangeRequest::default() };
-        let answer: RangeResponse = self.way.read(RANGE, &request).await.map_err(not_read)?;
-        self.shared.follow(floor, answer.header)?;
-        Ok(answer.kvs.into_iter().next().map(entry))
+        let mut answer = self.way.read(&self.spelled(key), &GetOptions::new()).await.map_err(not_read)?;
+        self.shared.follow(floor, answer.header())?;
+        Ok(answer.take_kvs().into_iter().next().map(entry))
     }
 
     async fn list(&mut self, prefix: &str, after: Option<&After>, limit: usize) -> Result<Page, StoreError> {
@@ -358,13 +373,11 @@ impl Store for Etcd {
         loop {
             let floor = *self.shared.seen.lock();
             let keys = self.page.min(limit).max(1);
-            let request = RangeRequest {
-                key: key.clone(),
-                range_end: range_end.clone(),
-                limit: i64::try_from(keys).unwrap_or(i64::MAX),
-                revision: number(at),
-            };
-            let answer: RangeResponse = match self.way.read(RANGE, &request).await {
+            let options = GetOptions::new()
+                .with_range(range_end.clone())
+                .with_limit(i64::try_from(keys).unwrap_or(i64::MAX))
+                .with_revision(number(at));
+            let mut answer = match self.way.read(&key, &options).await {
                 Ok(answer) => answer,
                 Err(Failure::TooLarge(_)) if keys > 1 => {
                     self.page = keys / 2;
@@ -373,25 +386,27 @@ impl Store for Etcd {
                 Err(Failure::Compacted) => return Err(StoreError::Compacted(at)),
                 Err(failure) => return Err(not_read(failure)),
             };
-            let newest = self.shared.follow(floor, answer.header)?;
+            let newest = self.shared.follow(floor, answer.header())?;
             if at == Revision::ABSENT {
                 at = newest;
             }
-            if answer.encoded_len() < ANSWER_BYTES / 4 && keys < limit {
+            if weight(&answer) < ANSWER_BYTES / 4 && keys < limit {
                 self.page = keys.saturating_mul(2);
             }
-            let last = answer.kvs.last().map(|kv| kv.key.clone());
-            let mut entries = Vec::with_capacity(answer.kvs.len());
-            for kv in answer.kvs {
-                let revision = revision(kv.mod_revision);
-                if let Some(key) = self.named(kv.key) {
-                    entries.push(Change { key, value: Some(kv.value), revision });
+            let kvs = answer.take_kvs();
+            let last = kvs.last().map(|kv| kv.key().to_vec());
+            let mut entries = Vec::with_capacity(kvs.len());
+            for kv in kvs {
+                let revision = revision(kv.mod_revision());
+                let (key, value) = kv.into_key_value();
+                if let Some(key) = self.named(key) {
+                    entries.push(Change { key, value: Some(value), revision });
                 }
             }
             match last {
                 // A page of nothing that is told would not say where the next one begins.
-                Some(last) if entries.is_empty() && answer.more => key = [last, vec![0]].concat(),
-                _ => return Ok(Page { entries, revision: at, more: answer.more }),
+                Some(last) if entries.is_empty() && answer.more() => key = [last, vec![0]].concat(),
+                _ => return Ok(Page { entries, revision: at, more: answer.more() }),
             }
         }
     }
@@ -410,22 +425,24 @@ impl Store for Etcd {
         );
         // One alone needs no nesting, and older servers count only what is not nested against their quota.
         if let [decision] = decisions {
-            let (revision, answer) = self.transact(&self.transaction(decision)).await?;
-            self.expect(revision, decisions, &[answer.succeeded]);
-            return Ok(Committed { revision, landed: vec![answer.succeeded] });
+            let request = self.transaction(decision, &[]);
+            let (revision, answer) = self.transact(self.weight(decision), &request).await?;
+            self.expect(revision, decisions, &[answer.succeeded()]);
+            return Ok(Committed { revision, landed: vec![answer.succeeded()] });
         }
         // etcd refuses the whole transaction where a key is written twice.
         let sent = firsts(decisions);
         let nested = decisions.iter().zip(&sent).filter(|(_, sent)| **sent);
-        let nested = nested.map(|(decision, _)| Request::Txn(self.transaction(decision)).into());
-        let request = TxnRequest { success: nested.collect(), ..TxnRequest::default() };
-        let (revision, answer) = self.transact(&request).await?;
-        let mut outcomes = answer.responses.into_iter();
+        let bytes = nested.clone().map(|(decision, _)| self.weight(decision)).sum();
+        let nested: Vec<_> =
+            nested.map(|(decision, _)| TxnOp::txn(self.transaction(decision, &[]))).collect();
+        let (revision, answer) = self.transact(bytes, &Txn::new().and_then(nested)).await?;
+        let mut outcomes = answer.0.responses.into_iter().map(|outcome| outcome.response);
         let mut landed = Vec::with_capacity(decisions.len());
         for sent in sent {
             landed.push(match sent.then(|| outcomes.next()) {
                 None => false,
-                Some(Some(wire::ResponseOp { response: Some(Response::Txn(nested)) })) => nested.succeeded,
+                Some(Some(Some(PbTxnOpResponse::ResponseTxn(nested)))) => nested.succeeded,
                 Some(_) => return Err(malformed()),
             });
         }
@@ -434,18 +451,16 @@ impl Store for Etcd {
     }
 
     async fn exchange(&mut self, decision: &Decision, reads: &[&str]) -> Result<Exchanged, StoreError> {
-        let mut request = self.transaction(decision);
-        for key in reads {
-            let read = Request::Range(RangeRequest { key: self.spelled(key), ..RangeRequest::default() });
-            request.success.push(read.clone().into());
-            request.failure.push(read.into());
-        }
-        let (revision, answer) = self.transact(&request).await?;
-        let landed = answer.succeeded;
+        let request = self.transaction(decision, reads);
+        let (revision, answer) = self.transact(self.weight(decision), &request).await?;
+        let landed = answer.succeeded();
         let behind_writes = if landed { decision.writes().len() } else { 0 };
         let mut found = Vec::with_capacity(reads.len());
-        for response in answer.responses.into_iter().skip(behind_writes) {
-            let Some(Response::Range(read)) = response.response else { return Err(malformed()) };
+        for outcome in answer.0.responses.into_iter().skip(behind_writes) {
+            let Some(PbTxnOpResponse::ResponseRange(read)) = outcome.response else {
+                return Err(malformed());
+            };
+            let entry = |kv: PbKeyValue| Entry { value: kv.value, revision: self::revision(kv.mod_revision) };
             found.push(read.kvs.into_iter().next().map(entry));
         }
         if found.len() != reads.len() {

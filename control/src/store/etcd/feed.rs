@@ -11,15 +11,15 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use etcd_client::proto::PbEvent;
+use etcd_client::{EventType, WatchOptions, WatchResponse};
 use felix_cluster::decision::Change;
 use felix_cluster::state::Revision;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time::sleep;
-use tokio_stream::wrappers::ReceiverStream;
 
 use super::way::{Failure, Way};
-use super::wire::{Event, PUT, PutRequest, PutResponse, WatchCreate, WatchKind, WatchRequest, WatchResponse};
 use super::{Etcd, Expected, NUDGE, Shared, behind, named, number, revision};
 use crate::store::{Batch, Position, StoreError, Watch};
 
@@ -76,7 +76,7 @@ struct Feed {
     prefix: String,
     told: Revision,
     /// Of one answer that has not come to its end.
-    pieces: Vec<Event>,
+    pieces: Vec<PbEvent>,
     expected: watch::Receiver<Expected>,
     shared: Arc<Shared>,
     /// Which store it is.
@@ -153,19 +153,12 @@ impl Feed {
 
     /// Follows one stream to its end.
     async fn stream(&mut self) -> End {
-        let (requests, receiver) = mpsc::channel(1);
         let root = format!("{}/", self.root).into_bytes();
-        let create = WatchCreate {
-            range_end: behind(&root),
-            key: root,
-            start_revision: number(self.told).saturating_add(1),
-            fragment: true,
-        };
-        let create = WatchRequest { kind: Some(WatchKind::Create(create)) };
-        if requests.send(create).await.is_err() {
-            return End::Unwanted;
-        }
-        let mut stream = match self.way.watch(ReceiverStream::new(receiver)).await {
+        let options = WatchOptions::new()
+            .with_range(behind(&root))
+            .with_start_revision(number(self.told).saturating_add(1))
+            .with_fragment();
+        let mut stream = match self.way.watch(&root, &options).await {
             Ok(stream) => stream,
             Err(failure) => return End::Failed(failure),
         };
@@ -187,7 +180,7 @@ impl Feed {
                     let told = match message {
                         Ok(Some(answer)) => self.take(answer).await,
                         Ok(None) => Err(Failure::Open("the watch was ended".to_owned()).into()),
-                        Err(status) => Err(super::way::classify(&status).into()),
+                        Err(error) => Err(super::way::classify(&error).into()),
                     };
                     match told {
                         Ok(()) => {}
@@ -219,13 +212,16 @@ impl Feed {
 
     /// Takes one message in, and hands on what is complete.
     async fn take(&mut self, answer: WatchResponse) -> Result<(), End> {
-        if let Some(header) = answer.header
-            && header.cluster_id != self.store
+        if let Some(header) = answer.header()
+            && header.cluster_id() != self.store
         {
             let seen = Position { store: self.store, revision: self.told };
-            let found = super::position(&header);
+            let found = super::position(header);
             return Err(End::Fatal(StoreError::WentBack { seen, found }));
         }
+        // As etcd spells it: the crate's own words for an answer do not tell whether more of it follows, and panic on an event
+        // of an unknown kind.
+        let answer = answer.0;
         if answer.compact_revision > 0 {
             return Err(Failure::Compacted.into());
         }
@@ -238,7 +234,7 @@ impl Feed {
         }
         let mut batch: Option<Batch> = None;
         for event in std::mem::take(&mut self.pieces) {
-            let deleted = event.kind == 1;
+            let deleted = event.r#type == EventType::Delete as i32;
             let Some(kv) = event.kv else { continue };
             let at = revision(kv.mod_revision);
             if at <= self.told {
@@ -272,10 +268,8 @@ impl Feed {
 
     async fn nudge(&mut self) {
         let key = format!("{}{NUDGE}", self.root).into_bytes();
-        let request = PutRequest { key, value: Vec::new() };
-        let answer: Result<PutResponse, Failure> = self.nudger.write(PUT, &request).await;
-        match answer.map(|answer| answer.header) {
-            Ok(Some(header)) => self.shared.expect_written(revision(header.revision)),
+        match self.nudger.touch(&key).await.map(|answer| answer.header().map(super::position)) {
+            Ok(Some(position)) => self.shared.expect_written(position.revision),
             // It may have been written all the same. If not, the stream counts as stuck after a while.
             Ok(None) => {}
             Err(failure) => tracing::debug!(?failure, "a watch of etcd could not be nudged"),

@@ -1,25 +1,21 @@
 //! The way to etcd: endpoints tried in turn, TLS, name and password, and what each failure means.
 //!
-//! One endpoint at a time is in use, until it fails; so a failure can be told with its place, and an endpoint that is
-//! down costs one request, not every third. Whether a failed request may have had an effect is decided here and
-//! nowhere else ([`Failure`]).
+//! One endpoint at a time is in use, until it fails, with a client of the crate `etcd-client` that knows no other: so a
+//! failure can be told with its place, and an endpoint that is down costs one request, not every third. Whether a
+//! failed request may have had an effect is decided here and nowhere else ([`Failure`]).
 
 use std::error::Error as _;
 use std::sync::Arc;
 use std::time::Duration;
 
-use felix_protocol::ids::Uuid;
-use http::uri::PathAndQuery;
-use prost::Message;
-use tonic::client::Grpc;
-use tonic::metadata::MetadataValue;
-use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint, Identity};
-use tonic::{Code, ConnectError, Request, Status, Streaming};
-use tonic_prost::ProstCodec;
-
-use super::wire::{
-    AUTHENTICATE, AuthenticateRequest, AuthenticateResponse, WATCH, WatchRequest, WatchResponse,
+use etcd_client::{
+    Channel, Client, ConnectOptions, Error, GetOptions, GetResponse, KvClient, PutResponse, Txn, TxnResponse,
+    WatchOptions, WatchStream,
 };
+use felix_protocol::ids::Uuid;
+use tonic::transport::{Certificate, ClientTlsConfig, Endpoint, Identity};
+use tonic::{Code, ConnectError, Status};
+
 use super::{EtcdConfig, EtcdConfigError};
 
 /// The largest answer that is taken. A page that would be larger is asked for in smaller ones.
@@ -88,8 +84,9 @@ pub(super) struct Way {
     at: usize,
     /// An attempt is under way; if it still is when the next one begins, its caller has given it up.
     pending: bool,
-    channel: Option<Channel>,
-    token: Option<MetadataValue<tonic::metadata::Ascii>>,
+    client: Option<Client>,
+    /// The client's token was refused.
+    stale: bool,
 }
 
 impl Clone for Way {
@@ -100,8 +97,8 @@ impl Clone for Way {
             timeout: self.timeout,
             at: self.at,
             pending: false,
-            channel: None,
-            token: self.token.clone(),
+            client: None,
+            stale: false,
         }
     }
 }
@@ -118,7 +115,7 @@ impl Way {
         let timeout = config.timeout;
         let at = anywhere(endpoints.len());
         let (config, endpoints) = (Arc::new(config), endpoints.into());
-        Ok(Way { config, endpoints, timeout, at, pending: false, channel: None, token: None })
+        Ok(Way { config, endpoints, timeout, at, pending: false, client: None, stale: false })
     }
 
     /// Another one, with its own bound on each attempt; it begins anywhere.
@@ -134,70 +131,59 @@ impl Way {
     /// The next attempt goes to the next endpoint, over a new connection.
     pub(super) fn move_on(&mut self) {
         self.at = (self.at + 1) % self.endpoints.len();
-        self.channel = None;
+        self.client = None;
     }
 
-    /// One attempt at a request, at the present endpoint; at the next one where the attempt before was given up by whoever
-    /// waited for it.
-    async fn call<Q, A>(&mut self, path: &'static str, request: Q) -> Result<A, Failure>
-    where
-        Q: Message + Send + Sync + Clone + 'static,
-        A: Message + Default + Send + Sync + 'static,
-    {
-        if std::mem::replace(&mut self.pending, true) {
-            self.move_on();
-        }
-        let answered = match self.authenticate().await {
-            Ok(()) => self.unary(path, request).await,
-            Err(failure) => Err(failure),
+    /// Reads keys. That does no harm when it is carried out twice, so it is tried until an endpoint answers, each once
+    /// (a single one twice).
+    pub(super) async fn read(&mut self, key: &[u8], options: &GetOptions) -> Result<GetResponse, Failure> {
+        let ask = |mut kv: KvClient| {
+            let (key, options) = (key.to_vec(), options.clone());
+            async move { kv.get(key, Some(options)).await }
         };
-        self.pending = false;
-        answered
+        self.tried(ask, |failure| matches!(failure, Failure::Elsewhere(_) | Failure::Open(_))).await
     }
 
-    /// A read, which does no harm when it is carried out twice: tried until an endpoint answers, each once (a single
-    /// one twice).
-    pub(super) async fn read<Q, A>(&mut self, path: &'static str, request: &Q) -> Result<A, Failure>
-    where
-        Q: Message + Send + Sync + Clone + 'static,
-        A: Message + Default + Send + Sync + 'static,
-    {
-        self.tried(path, request, |failure| matches!(failure, Failure::Elsewhere(_) | Failure::Open(_))).await
+    /// A transaction, which may not be carried out twice: tried at the next endpoint only while it is certain that
+    /// nothing has happened.
+    pub(super) async fn write(&mut self, transaction: &Txn) -> Result<TxnResponse, Failure> {
+        let ask = |mut kv: KvClient| {
+            let transaction = transaction.clone();
+            async move { kv.txn(transaction).await }
+        };
+        self.tried(ask, |failure| matches!(failure, Failure::Elsewhere(_))).await
     }
 
-    /// A request that may not be carried out twice: tried at the next endpoint only while it is certain that nothing
-    /// has happened.
-    pub(super) async fn write<Q, A>(&mut self, path: &'static str, request: &Q) -> Result<A, Failure>
-    where
-        Q: Message + Send + Sync + Clone + 'static,
-        A: Message + Default + Send + Sync + 'static,
-    {
-        self.tried(path, request, |failure| matches!(failure, Failure::Elsewhere(_))).await
+    /// Writes a key without a value, by the same rule.
+    pub(super) async fn touch(&mut self, key: &[u8]) -> Result<PutResponse, Failure> {
+        let ask = |mut kv: KvClient| {
+            let key = key.to_vec();
+            async move { kv.put(key, Vec::new(), None).await }
+        };
+        self.tried(ask, |failure| matches!(failure, Failure::Elsewhere(_))).await
     }
 
-    async fn tried<Q, A>(
+    async fn tried<A, F>(
         &mut self,
-        path: &'static str,
-        request: &Q,
+        ask: impl Fn(KvClient) -> F,
         again: impl Fn(&Failure) -> bool,
     ) -> Result<A, Failure>
     where
-        Q: Message + Send + Sync + Clone + 'static,
-        A: Message + Default + Send + Sync + 'static,
+        F: Future<Output = Result<A, Error>>,
     {
         // Where there is only one, it may be a connection of before its restart that fails.
         let mut left = self.endpoints.len().max(2);
         let mut fresh_token = false;
         let mut before = Vec::new();
         loop {
-            let failure = match self.call(path, request.clone()).await {
+            let failure = match self.call(&ask).await {
                 Ok(answer) => return Ok(answer),
                 Err(failure) => failure,
             };
             match &failure {
                 Failure::Token(_) if !fresh_token => {
                     fresh_token = true;
-                    self.token = None;
+                    self.forget_token();
                     continue;
                 }
                 Failure::Elsewhere(_) | Failure::Open(_) => self.move_on(),
@@ -211,24 +197,38 @@ impl Way {
         }
     }
 
-    /// Opens a stream of watch answers at the present endpoint. `requests` stays open for as long as the watch is
-    /// wanted.
-    pub(super) async fn watch(
-        &mut self,
-        requests: impl tokio_stream::Stream<Item = WatchRequest> + Send + 'static,
-    ) -> Result<Streaming<WatchResponse>, Failure> {
-        self.authenticate().await?;
-        let channel = self.channel().await?;
-        let mut grpc = Grpc::new(channel).max_decoding_message_size(PIECE_BYTES);
-        let request = self.dressed(requests);
-        let opened = tokio::time::timeout(self.timeout, async {
-            grpc.ready().await.map_err(|error| Failure::Elsewhere(chain(&error)))?;
-            let codec = ProstCodec::<WatchRequest, WatchResponse>::default();
-            let answer = grpc.streaming(request, PathAndQuery::from_static(WATCH), codec).await;
-            answer.map_err(|status| classify(&status))
-        });
-        let opened = opened.await.unwrap_or_else(|_| Err(self.silence()));
-        opened.map(tonic::Response::into_inner).map_err(|failure| self.placed(failure))
+    /// One attempt at a request, at the present endpoint; at the next one where the attempt before was given up by whoever
+    /// waited for it.
+    async fn call<A, F>(&mut self, ask: impl Fn(KvClient) -> F) -> Result<A, Failure>
+    where
+        F: Future<Output = Result<A, Error>>,
+    {
+        if std::mem::replace(&mut self.pending, true) {
+            self.move_on();
+        }
+        let answered = match self.client().await {
+            Ok(client) => {
+                let kv = client.kv_client().max_decoding_message_size(ANSWER_BYTES);
+                self.bounded(ask(kv)).await
+            }
+            Err(failure) => Err(failure),
+        };
+        self.pending = false;
+        answered
+    }
+
+    /// Opens a watch at the present endpoint.
+    pub(super) async fn watch(&mut self, key: &[u8], options: &WatchOptions) -> Result<WatchStream, Failure> {
+        let mut watch = self.client().await?.watch_client().max_decoding_message_size(PIECE_BYTES);
+        self.bounded(watch.watch(key, Some(options.clone()))).await
+    }
+
+    async fn bounded<A>(&self, answer: impl Future<Output = Result<A, Error>>) -> Result<A, Failure> {
+        let answered = match tokio::time::timeout(self.timeout, answer).await {
+            Ok(answered) => answered.map_err(|error| classify(&error)),
+            Err(_) => Err(Failure::Open(format!("no answer within {:?}", self.timeout))),
+        };
+        answered.map_err(|failure| self.placed(failure))
     }
 
     /// A failure with the endpoint's name.
@@ -239,16 +239,18 @@ impl Way {
 
     /// A new token will be asked for.
     pub(super) fn forget_token(&mut self) {
-        self.token = None;
+        self.stale = true;
     }
 
-    fn silence(&self) -> Failure {
-        Failure::Open(format!("no answer within {:?}", self.timeout))
-    }
-
-    async fn channel(&mut self) -> Result<Channel, Failure> {
-        if let Some(channel) = &self.channel {
-            return Ok(channel.clone());
+    /// The client of the present endpoint, connected, with a token where one is needed. The connection is made here
+    /// and not by the client, so that it is known of a request whether it can have been sent.
+    async fn client(&mut self) -> Result<Client, Failure> {
+        if let Some(client) = self.client.clone() {
+            if self.stale {
+                self.authenticated(client.refresh_token()).await?;
+                self.stale = false;
+            }
+            return Ok(client);
         }
         let connected = tokio::time::timeout(self.timeout, self.endpoints[self.at].connect()).await;
         let channel = match connected {
@@ -259,53 +261,22 @@ impl Way {
                 return Err(self.placed(Failure::Elsewhere(what)));
             }
         };
-        Ok(self.channel.insert(channel).clone())
-    }
-
-    async fn authenticate(&mut self) -> Result<(), Failure> {
-        let Some((name, password)) = self.config.user.clone().filter(|_| self.token.is_none()) else {
-            return Ok(());
-        };
-        let answer: Result<AuthenticateResponse, Failure> =
-            self.unary(AUTHENTICATE, AuthenticateRequest { name, password }).await;
-        let answer = match answer {
-            Ok(answer) => answer,
-            // Whether a token was made or not does not matter.
-            Err(Failure::Open(what)) => return Err(Failure::Elsewhere(what)),
-            Err(failure) => return Err(failure),
-        };
-        let unreadable = |_| self.placed(Failure::Refused("its token cannot be sent back".to_owned()));
-        self.token = Some(answer.token.parse().map_err(unreadable)?);
-        Ok(())
-    }
-
-    async fn unary<Q, A>(&mut self, path: &'static str, request: Q) -> Result<A, Failure>
-    where
-        Q: Message + Send + Sync + 'static,
-        A: Message + Default + Send + Sync + 'static,
-    {
-        let channel = self.channel().await?;
-        let mut grpc = Grpc::new(channel).max_decoding_message_size(ANSWER_BYTES);
-        let mut request = self.dressed(request);
-        // So that the other side gives up too.
-        request.set_timeout(self.timeout);
-        let answered = tokio::time::timeout(self.timeout, async {
-            grpc.ready().await.map_err(|error| Failure::Elsewhere(chain(&error)))?;
-            let answer = grpc.unary(request, PathAndQuery::from_static(path), ProstCodec::<Q, A>::default());
-            answer.await.map_err(|status| classify(&status))
-        });
-        let answered = answered.await.unwrap_or_else(|_| Err(self.silence()));
-        answered.map(tonic::Response::into_inner).map_err(|failure| self.placed(failure))
-    }
-
-    /// A request with what goes beside every one: the token, and that a member without a leader is not to take it.
-    fn dressed<T>(&self, message: T) -> Request<T> {
-        let mut request = Request::new(message);
-        request.metadata_mut().insert("hasleader", MetadataValue::from_static("true"));
-        if let Some(token) = &self.token {
-            request.metadata_mut().insert("token", token.clone());
+        // A member that has no leader, or is cut off from it, is to say so and not to wait.
+        let mut options = ConnectOptions::new().with_require_leader(true);
+        if let Some((name, password)) = &self.config.user {
+            options = options.with_user(name, password);
         }
-        request
+        let made = Client::from_channel(Channel::Tonic(channel), Some(options));
+        let client = self.authenticated(made).await?;
+        self.stale = false;
+        Ok(self.client.insert(client).clone())
+    }
+
+    /// Whether a token was made or not does not matter.
+    async fn authenticated<A>(&self, asked: impl Future<Output = Result<A, Error>>) -> Result<A, Failure> {
+        self.bounded(asked).await.map_err(|failure| {
+            if let Failure::Open(what) = failure { Failure::Elsewhere(what) } else { failure }
+        })
     }
 }
 
@@ -353,8 +324,26 @@ fn endpoint(given: &str, config: &EtcdConfig) -> Result<Endpoint, EtcdConfigErro
         .keep_alive_while_idle(true))
 }
 
-/// What a status means for the request that it answers.
-pub(super) fn classify(status: &Status) -> Failure {
+/// What an error means for the request that it answers.
+pub(super) fn classify(error: &Error) -> Failure {
+    match error {
+        Error::GRpcStatus(status) => classify_status(status),
+        Error::InvalidMetadataValue(_) => Failure::Refused("its token cannot be sent back".to_owned()),
+        // None of them is told of a request that was sent, and none would be better elsewhere.
+        Error::InvalidArgs(_) | Error::InvalidUri(_) => Failure::Refused(chain(error)),
+        Error::IoError(_)
+        | Error::TransportError(_)
+        | Error::WatchError(_)
+        | Error::Utf8Error(_)
+        | Error::LeaseKeepAliveError(_)
+        | Error::ElectError(_)
+        | Error::EndpointError(_)
+        | Error::EndpointsNotManaged
+        | Error::Internal(_) => Failure::Open(chain(error)),
+    }
+}
+
+fn classify_status(status: &Status) -> Failure {
     let told = told(status);
     // Only etcd itself says so; what a proxy or our own side says proves nothing about the request.
     let Some(reason) = status.message().strip_prefix("etcdserver: ") else {

@@ -36,7 +36,7 @@ fn endpoints_are_spelled_with_or_without_a_scheme() {
 
 #[test]
 fn only_what_etcd_itself_says_proves_that_nothing_happened() {
-    let of = |code, message: &str| classify(&Status::new(code, message));
+    let of = |code, message: &str| classify(&Error::GRpcStatus(Status::new(code, message)));
     let refused = [
         (Code::InvalidArgument, "etcdserver: too many operations in txn request"),
         (Code::ResourceExhausted, "etcdserver: mvcc: database space exceeded"),

@@ -21,6 +21,13 @@ pub struct GenerationEnd {
 }
 
 impl GenerationMap {
+    /// A map of these entries, oldest first; `None` unless both numbers strictly rise and no offset is negative.
+    pub fn from_entries(entries: Vec<(Generation, Offset)>) -> Option<GenerationMap> {
+        let rises = entries.windows(2).all(|pair| pair[0].0 < pair[1].0 && pair[0].1 < pair[1].1);
+        let counted = entries.first().is_none_or(|(_, first)| *first >= 0);
+        (rises && counted).then_some(GenerationMap { entries })
+    }
+
     /// The entries, oldest first.
     pub fn entries(&self) -> &[(Generation, Offset)] {
         &self.entries
@@ -68,6 +75,38 @@ impl GenerationMap {
         self.entries.drain(..below - 1);
         self.entries[0].1 = start;
         changed
+    }
+
+    /// The entries of generations at or above `oldest`.
+    pub fn since(&self, oldest: Generation) -> &[(Generation, Offset)] {
+        &self.entries[self.entries.partition_point(|(generation, _)| *generation < oldest)..]
+    }
+
+    /// The newest `most` entries.
+    pub fn newest(&self, most: usize) -> &[(Generation, Offset)] {
+        &self.entries[self.entries.len().saturating_sub(most)..]
+    }
+
+    /// Whether the map has an entry of that generation.
+    pub fn knows(&self, generation: Generation) -> bool {
+        self.entries.binary_search_by_key(&generation, |(known, _)| *known).is_ok()
+    }
+
+    /// The map of a log whose part below `end` is the same as that of the log whose entries `others` are: everything that
+    /// either knows of that part. Where they name different first offsets, one log begins later than the other, and
+    /// the smaller offset is the true one.
+    #[must_use]
+    pub fn joined(&self, others: &[(Generation, Offset)], end: Offset) -> GenerationMap {
+        let mut all: std::collections::BTreeMap<Generation, Offset> = std::collections::BTreeMap::new();
+        for (generation, first) in self.entries.iter().chain(others).filter(|(_, first)| *first < end) {
+            let known = all.entry(*generation).or_insert(*first);
+            *known = (*known).min(*first);
+        }
+        let mut joined = GenerationMap::default();
+        for (generation, first) in all {
+            joined.begin(generation, first);
+        }
+        joined
     }
 
     /// Which generation wrote `offset`, as far as the map knows.
@@ -129,6 +168,29 @@ mod tests {
         assert_eq!(end(4), None);
         let late = self::map(&[(2, 5)]);
         assert_eq!(late.end_of(generation(1), 9), Some(GenerationEnd { generation: None, end: 5 }));
+    }
+
+    #[test]
+    fn only_rising_entries_are_a_map() {
+        let entries = |entries: &[(u32, Offset)]| {
+            let entries = entries.iter().map(|(number, first)| (generation(*number), *first)).collect();
+            GenerationMap::from_entries(entries)
+        };
+        assert_eq!(entries(&[(1, 0), (2, 10)]), Some(map(&[(1, 0), (2, 10)])));
+        assert_eq!(entries(&[]), Some(GenerationMap::default()));
+        for wrong in [&[(2, 0), (1, 10)][..], &[(1, 5), (2, 5)], &[(1, -1)]] {
+            assert_eq!(entries(wrong), None, "{wrong:?}");
+        }
+    }
+
+    #[test]
+    fn two_maps_of_one_history_are_joined() {
+        // The first log begins at 4; the second knows of generation 2, whose records were compacted away in the first.
+        let (first, second) = (map(&[(1, 4), (3, 20)]), map(&[(1, 0), (2, 10), (3, 20), (5, 30)]));
+        assert_eq!(first.joined(second.entries(), 25), map(&[(1, 0), (2, 10), (3, 20)]));
+        assert_eq!(second.newest(2), [(generation(3), 20), (generation(5), 30)]);
+        assert_eq!(second.since(generation(3)), second.newest(2));
+        assert!(second.knows(generation(2)) && !first.knows(generation(2)));
     }
 
     #[test]

@@ -16,5 +16,6 @@ pub mod invariants;
 pub mod leader;
 pub mod lease;
 pub mod mark;
+pub mod reconcile;
 pub mod rules;
 pub mod waiters;

@@ -12,6 +12,7 @@ use felix_protocol::batch::{
 use felix_protocol::frame::{self, CheckedRequest, Request, Split, guard};
 use felix_protocol::messages::offsets::{OffsetCommit, OffsetFetch};
 use felix_protocol::messages::*;
+use felix_protocol::peer::{self, Message, Received};
 use felix_protocol::time::WallTime;
 
 include!("requests.rs");
@@ -296,5 +297,30 @@ fn decoded(api: ApiKey, version: i16, checked: &CheckedRequest) {
             }
             requests!(dispatch);
         }
+    }
+}
+
+/// A frame between brokers: what can be read can be written, and reads the same again.
+pub fn peer(input: &[u8]) {
+    let frame = Bytes::copy_from_slice(input);
+    let Ok((correlation, received)) = peer::decode(frame.clone()) else { return };
+    let Received::Message(message) = received else { return };
+    if let Message::Ship(ship) = &message {
+        let inside = frame.as_ptr_range();
+        for part in &ship.parts {
+            assert!(part.next >= part.from);
+            assert!(part.records.iter().all(|records| inside.contains(&records.as_ptr())), "not copied");
+        }
+    }
+    let pieces = peer::encode(correlation, &message).expect("what was read can be written");
+    let mut buffer = BytesMut::new();
+    for piece in &pieces {
+        buffer.extend_from_slice(piece);
+    }
+    match frame::split(&mut buffer, 1 << 20) {
+        Ok(Split::Frame(again)) => {
+            assert_eq!(peer::decode(again), Ok((correlation, Received::Message(message))));
+        }
+        other => panic!("{other:?}"),
     }
 }

@@ -6,8 +6,16 @@ use std::alloc::System;
 use std::io::Write;
 use std::path::Path;
 
+use bytes::Bytes;
 use cap::Cap;
 use felix_protocol::batch::{BatchBuilder, Codec, HEADER_BYTES, Header};
+use felix_protocol::ids::{BrokerId, Generation, LogId, PartitionId, SessionId, TopicId, Uuid};
+use felix_protocol::peer::bootstrap::{Bootstrap, Restart};
+use felix_protocol::peer::hello::Hello;
+use felix_protocol::peer::rebuild::Rebuild;
+use felix_protocol::peer::ship::{Answer, Answers, Part, Said, Ship, TenureHeader};
+use felix_protocol::peer::standing::{Standing, StandingAnswers, StandingQuery};
+use felix_protocol::peer::{self, Message};
 
 #[path = "../fuzz/checks.rs"]
 mod checks;
@@ -164,4 +172,65 @@ fn frame() {
         bytes_per_byte: 2_000,
     };
     run(&target, frame_seeds);
+}
+
+/// One frame of each kind between brokers.
+fn peer_seeds() -> Vec<Input> {
+    let partition = PartitionId { topic: TopicId(Uuid::from_u128(7)), index: 3 };
+    let (generation, log) = (Generation::new(5).unwrap(), LogId(Uuid::from_u128(9)));
+    let header = TenureHeader {
+        begins: 40,
+        entries: vec![(Generation::ZERO, 0), (generation, 40)],
+        complete_from: Generation::ZERO,
+        unclean_at: Some(generation),
+    };
+    let part = Part {
+        partition,
+        key_revision: 17,
+        generation,
+        log: Some(log),
+        header: Some(header),
+        mark: 38,
+        log_start: 2,
+        log_end: 43,
+        from: 40,
+        next: 43,
+        before: Some(Generation::ZERO),
+        records: vec![Bytes::from(some_batch(Codec::None, false))],
+    };
+    let empty = Part { header: None, records: Vec::new(), from: 43, ..part.clone() };
+    let restart = Restart { partition, key_revision: 17, generation, log, base: 2, log_start: 4 };
+    let said = [Said::Stored, Said::NeedMap(generation), Said::Halted(3), Said::Other(77)];
+    let answer = |said: &Said| Answer { partition, generation, log: Some(log), end: 43, said: *said };
+    let standing = Standing { partition, log: None, accepted: generation, end: 43, doubt: true };
+    let hello =
+        Hello { version: 1, oldest: 1, cluster: "c".to_owned(), node: BrokerId(1), session: SessionId(2) };
+    let messages = [
+        ("hello", Message::Hello(hello)),
+        ("unsupported", Message::UnsupportedKind(99)),
+        ("ship", Message::Ship(Ship { parts: vec![part, empty] })),
+        ("answers", Message::Answers(Answers { answers: said.iter().map(answer).collect() })),
+        ("bootstrap", Message::Bootstrap(Bootstrap(restart))),
+        ("rebuild", Message::Rebuild(Rebuild(restart))),
+        ("query", Message::StandingQuery(StandingQuery { partitions: vec![partition; 3] })),
+        ("standings", Message::StandingAnswers(StandingAnswers { standings: vec![standing; 2] })),
+    ];
+    let frame = |(name, message): (&str, Message)| {
+        let bytes = peer::encode(1, &message).unwrap().concat();
+        (name.to_owned(), bytes[4..].to_vec())
+    };
+    messages.into_iter().map(frame).collect()
+}
+
+#[test]
+fn peer() {
+    // A byte buys at most a map entry's share of a list that grows as it is read, twice, and its frame once more.
+    let target = Target {
+        name: "peer",
+        check: checks::peer,
+        rounds: 100_000,
+        fixed_bytes: 16 << 10,
+        bytes_per_byte: 60,
+    };
+    run(&target, peer_seeds);
 }

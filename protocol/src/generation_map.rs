@@ -5,7 +5,7 @@ use crate::ids::{Generation, Offset};
 
 /// Invariant: generations strictly rise, and so do their first offsets (an entry whose range would be
 /// empty is replaced by the next). The methods keep it.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct GenerationMap {
     entries: Vec<(Generation, Offset)>,
 }

@@ -180,6 +180,7 @@ fn peer_seeds() -> Vec<Input> {
     let (generation, log) = (Generation::new(5).unwrap(), LogId(Uuid::from_u128(9)));
     let header = TenureHeader {
         begins: 40,
+        base: 0,
         entries: vec![(Generation::ZERO, 0), (generation, 40)],
         complete_from: Generation::ZERO,
         unclean_at: Some(generation),

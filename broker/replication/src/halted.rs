@@ -24,6 +24,37 @@ pub enum HaltReason {
 }
 
 impl HaltReason {
+    /// Its number between brokers; never used again for another reason.
+    pub fn number(self) -> u8 {
+        match self {
+            HaltReason::Diverged => 1,
+            HaltReason::NeedsBootstrap => 2,
+            HaltReason::BelowMark => 3,
+            HaltReason::Fenced => 4,
+            HaltReason::Storage => 5,
+            HaltReason::Wiped => 6,
+            HaltReason::Broken => 7,
+        }
+    }
+
+    /// The reason of that number. One that a newer version has is something that only its own broker can deal with.
+    pub fn numbered(number: u8) -> HaltReason {
+        match number {
+            1 => HaltReason::Diverged,
+            2 => HaltReason::NeedsBootstrap,
+            3 => HaltReason::BelowMark,
+            4 => HaltReason::Fenced,
+            5 => HaltReason::Storage,
+            6 => HaltReason::Wiped,
+            _ => HaltReason::Broken,
+        }
+    }
+
+    /// Whether the leader may bring the copy back by itself, within its policy.
+    pub fn is_rebuilt(self) -> bool {
+        matches!(self, HaltReason::Diverged | HaltReason::NeedsBootstrap)
+    }
+
     /// What to do about it, in a sentence.
     pub fn remedy(self) -> &'static str {
         match self {

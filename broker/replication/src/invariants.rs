@@ -1,7 +1,8 @@
-//! The promises of `docs/invariants.md` that one leader can check on itself, by their numbers.
+//! The promises of `docs/invariants.md` that one leader or follower can check on itself, by their numbers.
 //!
 //! Debug builds check them after every step; property tests and the simulator call the same function.
 
+use crate::follower;
 use crate::leader::{Core, Phase};
 use crate::rules::Rules;
 
@@ -14,6 +15,30 @@ pub enum Broken {
     I6ClaimsUnwritten,
     /// C10: the tenure counts as opened, but the key was never seen to say so.
     C10NotOpened,
+    /// I4: a follower's mark stands above its own disk.
+    I4MarkAboveDisk,
+    /// I7: a copy that stopped still takes part.
+    I7HaltedFollows,
+    /// T0: the map says something about offsets that are not in the log.
+    T0MapBeyondLog,
+}
+
+/// Checks one follower's claims.
+pub fn check_follower<R: Rules>(core: &follower::Core<R>) -> Result<(), Broken> {
+    if core.stored > core.end || core.written > core.end {
+        return Err(Broken::I6ClaimsUnwritten);
+    }
+    if core.mark > core.stored {
+        return Err(Broken::I4MarkAboveDisk);
+    }
+    if core.halted.is_some() && core.reconciled {
+        return Err(Broken::I7HaltedFollows);
+    }
+    let beyond = |(_, first): (_, _)| first >= core.end.max(core.start + 1);
+    if core.map.latest().is_some_and(beyond) {
+        return Err(Broken::T0MapBeyondLog);
+    }
+    Ok(())
 }
 
 /// Checks one leader's claims.

@@ -9,13 +9,16 @@
 #![forbid(unsafe_code)]
 
 pub mod action;
+pub mod cursor;
 pub mod eligible;
 pub mod event;
+pub mod follower;
 pub mod halted;
 pub mod invariants;
 pub mod leader;
 pub mod lease;
 pub mod mark;
+pub mod rebuild;
 pub mod reconcile;
 pub mod rules;
 pub mod waiters;

@@ -34,8 +34,8 @@ pub struct Offer<'a> {
     pub entries: &'a [(Generation, Offset)],
     /// Older entries are left out: only generations at or above this one are complete.
     pub complete_from: Generation,
-    /// First offset of the leader's log.
-    pub log_start: Offset,
+    /// The first offset that the leader can ship from: its log start, or the beginning of the batch that lies around it.
+    pub base: Offset,
     /// One past the leader's last record.
     pub log_end: Offset,
     /// The newest unclean promotion.
@@ -83,14 +83,14 @@ pub fn reconcile(offer: &Offer<'_>, held: &Held<'_>) -> Verdict {
         Shared::Unknown(oldest) => return Verdict::NeedMap(oldest),
         // Nothing in common, and the beginning of the leader's log is gone: whoever has a mark beyond it cannot tell
         // a leader that moved on from one that lost everything.
-        Shared::Nothing if held.mark <= offer.log_start => return Verdict::NeedsBootstrap,
+        Shared::Nothing if held.mark <= offer.base => return Verdict::NeedsBootstrap,
         Shared::Nothing => return Verdict::BelowMark,
     };
     let loss_accepted = offer.unclean_at.is_some_and(|at| held.mark_generation < at);
     if shared < held.mark && !loss_accepted {
         return Verdict::BelowMark;
     }
-    if shared < offer.log_start || shared < held.log_start {
+    if shared < offer.base || shared < held.log_start {
         return Verdict::NeedsBootstrap;
     }
     Verdict::Keep { to: shared, mark: held.mark.min(shared) }
@@ -114,8 +114,8 @@ enum Shared {
 fn shared_end(offer: &Offer<'_>, held: &Held<'_>) -> Shared {
     if held.log_start == held.log_end {
         // Without records there is nothing to disagree about; where the log begins is what counts.
-        let reached = (offer.log_start..=offer.log_end).contains(&held.log_end);
-        return match (reached, offer.log_start) {
+        let reached = (offer.base..=offer.log_end).contains(&held.log_end);
+        return match (reached, offer.base) {
             (true, _) => Shared::Below(held.log_end),
             (false, 0) => Shared::Below(offer.log_end.min(held.log_end)),
             (false, _) => Shared::Nothing,
@@ -133,7 +133,7 @@ fn shared_end(offer: &Offer<'_>, held: &Held<'_>) -> Shared {
     let Some(at) = common else {
         return match own.first() {
             Some((oldest, _)) if *oldest < offer.complete_from => Shared::Unknown(*oldest),
-            _ if offer.log_start == 0 => Shared::Below(0),
+            _ if offer.base == 0 => Shared::Below(0),
             _ => Shared::Nothing,
         };
     };

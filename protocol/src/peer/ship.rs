@@ -48,6 +48,8 @@ pub struct Part {
 pub struct TenureHeader {
     /// The leader's log end when the tenure began.
     pub begins: Offset,
+    /// The first offset that the leader can ship from: at or below its log start, which may lie within a batch.
+    pub base: Offset,
     /// Entries of its generation map, oldest first. Not checked here: generations and offsets must both rise.
     pub entries: Vec<(Generation, Offset)>,
     /// Entries of older generations than this one are left out.
@@ -97,6 +99,8 @@ pub enum Said {
     Halted(u8),
     /// The message names another copy or tenure than the one here, or asks for what is not allowed.
     Refused,
+    /// Nothing is here, and the leader's log begins later: to be bootstrapped.
+    Empty,
     /// Something of a newer version.
     Other(u8),
 }
@@ -166,6 +170,7 @@ impl TenureHeader {
     fn put(&self, out: &mut Out) {
         out.structure("tenure header", |out| {
             out.offset(self.begins);
+            out.offset(self.base);
             out.list("generations", &self.entries, |out, (generation, first)| {
                 out.generation(*generation);
                 out.offset(*first);
@@ -179,6 +184,7 @@ impl TenureHeader {
         let mut fields = input.structure("tenure header")?;
         Ok(TenureHeader {
             begins: fields.offset("beginning of the tenure")?,
+            base: fields.offset("base of the log")?,
             entries: fields.list("generations", 12, |fields| {
                 Ok((fields.generation("generation")?, fields.offset("first offset")?))
             })?,
@@ -215,6 +221,7 @@ impl Answer {
                 Said::Retry => (5, None),
                 Said::Halted(reason) => (6, Some(u32::from(reason))),
                 Said::Refused => (7, None),
+                Said::Empty => (8, None),
                 Said::Other(number) => (number, None),
             };
             out.u8(number);
@@ -238,6 +245,7 @@ impl Answer {
             5 => Said::Retry,
             6 => Said::Halted(u8::try_from(fields.u32("reason")?).unwrap_or(u8::MAX)),
             7 => Said::Refused,
+            8 => Said::Empty,
             other => Said::Other(other),
         };
         Ok(Answer { partition, generation, log, end, said })

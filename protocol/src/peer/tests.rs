@@ -26,9 +26,11 @@ fn partitions() -> impl Strategy<Value = PartitionId> {
 }
 
 fn headers() -> impl Strategy<Value = TenureHeader> {
-    (0..i64::MAX, vec((generations(), 0..i64::MAX), 0..5), generations(), proptest::option::of(generations()))
-        .prop_map(|(begins, entries, complete_from, unclean_at)| TenureHeader {
+    let starts = (0..i64::MAX, 0..i64::MAX);
+    (starts, vec((generations(), 0..i64::MAX), 0..5), generations(), proptest::option::of(generations()))
+        .prop_map(|((begins, base), entries, complete_from, unclean_at)| TenureHeader {
             begins,
+            base,
             entries,
             complete_from,
             unclean_at,
@@ -73,7 +75,8 @@ fn answers() -> impl Strategy<Value = Answer> {
         Just(Said::Retry),
         any::<u8>().prop_map(Said::Halted),
         Just(Said::Refused),
-        (8..=u8::MAX).prop_map(Said::Other),
+        Just(Said::Empty),
+        (9..=u8::MAX).prop_map(Said::Other),
     ];
     (partitions(), generations(), proptest::option::of(logs()), 0..i64::MAX, said)
         .prop_map(|(partition, generation, log, end, said)| Answer { partition, generation, log, end, said })

@@ -50,7 +50,7 @@ fn rule(leader: &str, follower: &str) -> String {
         begins: leader.get("begins").unwrap_or(log_end),
         entries: leader.map.since(since),
         complete_from: since,
-        log_start: leader.get("start").unwrap_or(0),
+        base: leader.get("start").unwrap_or(0),
         log_end,
         unclean_at: leader.generation("unclean"),
     };
@@ -156,7 +156,7 @@ fn a_map_that_lacks_generations_is_completed() {
         begins: 40,
         entries: leader.map.entries(),
         complete_from: Generation::ZERO,
-        log_start: 0,
+        base: 0,
         log_end: 40,
         unclean_at: None,
     };

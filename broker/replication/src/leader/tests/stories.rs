@@ -1,4 +1,4 @@
-//! Runs the scripts of `testdata/`: each line is an event, and the lines behind it that begin with `>` are what the
+//! Runs the scripts of `testdata/leader/`: each line is an event, and the lines behind it that begin with `>` are what the
 //! leader wants done. With `FELIX_BLESS=1` the answers are written anew.
 
 use std::fmt::Write as _;
@@ -145,7 +145,7 @@ fn play(script: &str) -> String {
 
 #[test]
 fn the_stories_go_as_they_are_told() {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/testdata");
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/testdata/leader");
     let mut stories = 0;
     for entry in std::fs::read_dir(folder).unwrap() {
         let path = entry.unwrap().path();

@@ -169,7 +169,7 @@ impl World {
                 begins: self.begins,
                 entries: known,
                 complete_from,
-                log_start: source.start,
+                base: source.start,
                 log_end: source.end,
                 unclean_at: self.unclean_at,
             };

@@ -4,7 +4,10 @@ use std::time::Duration;
 
 use felix_control::agent::AdminError;
 use felix_protocol::error_code::ErrorCode;
+use felix_protocol::time::Clock;
 
+use crate::node::Node;
+use crate::quota::USER;
 use crate::wire_code::WireCode;
 
 pub mod configs;
@@ -46,6 +49,15 @@ const LONGEST: Duration = Duration::from_secs(60);
 /// How long a client wants to wait for the end of what it asked for.
 pub fn patience(timeout_ms: i32) -> Duration {
     Duration::from_millis(u64::try_from(timeout_ms).unwrap_or(0)).min(LONGEST)
+}
+
+/// Counts partitions that a client makes or removes; refuses that to one who made too many, if it understands (`strict`).
+pub fn count_changes(node: &Node, client_id: &str, partitions: usize, strict: bool) -> Result<(), Refused> {
+    let (view, now) = (node.view(), node.clock.now());
+    if node.quotas.change(&view, (USER, client_id), partitions, strict, now) {
+        return Ok(());
+    }
+    Err(Refused::new(ErrorCode::ThrottlingQuotaExceeded, "The throttling quota has been exceeded."))
 }
 
 /// Bits of the operations that everyone may do on a topic, as long as nobody restricts anything: read, write,

@@ -21,6 +21,7 @@ use crate::budget::answers::{Account, Held};
 use crate::node::Node;
 use crate::tasks;
 
+mod alter_client_quotas;
 mod alter_configs;
 mod api_versions;
 mod create_partitions;
@@ -29,6 +30,7 @@ mod delete_groups;
 mod delete_records;
 mod delete_topics;
 mod describe_acls;
+mod describe_client_quotas;
 mod describe_cluster;
 mod describe_configs;
 mod describe_groups;
@@ -54,6 +56,7 @@ mod offset_fetch;
 mod offset_for_leader_epoch;
 mod produce;
 mod sync_group;
+mod update_features;
 
 /// The list. The order is that of `docs/api-versions.md`; adding an API is one file, one `mod` line and one line
 /// here.
@@ -91,6 +94,9 @@ pub static APIS: &[Api] = &[
     describe_quorum::API,
     list_partition_reassignments::API,
     describe_acls::API,
+    describe_client_quotas::API,
+    alter_client_quotas::API,
+    update_features::API,
 ];
 
 /// What an API is about.
@@ -275,6 +281,21 @@ impl Checked {
     /// The API's place in [`APIS`].
     pub fn index(&self) -> usize {
         self.index
+    }
+
+    /// Which API.
+    pub fn api(&self) -> ApiKey {
+        self.request.header().api
+    }
+
+    /// The version of the request, and of its answer.
+    pub fn version(&self) -> i16 {
+        self.request.header().version
+    }
+
+    /// What the client calls itself.
+    pub fn client_id(&self) -> &str {
+        self.request.header().client_id.as_deref().unwrap_or_default()
     }
 
     /// Bytes of the body.

@@ -29,6 +29,7 @@ mod net;
 mod node;
 mod pages;
 mod partitions;
+mod quota;
 mod server;
 mod tasks;
 mod view;

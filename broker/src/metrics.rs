@@ -117,6 +117,12 @@ table! {
     fetch_sessions_evicted: IntCounter = "felix_fetch_sessions_evicted_total" []
         "Fetch sessions dropped to make room for others"
         ? "Are there more consumers than fetch sessions?";
+    throttled: IntCounterVec = "felix_throttled_total" ["quota"]
+        "Answers whose clients were told to rest, and connections that waited or were turned away, by quota"
+        ? "Do clients go over their quotas?";
+    quota_entries: IntGauge = "felix_quota_entries" []
+        "Users, clients and addresses whose use is measured now because a quota binds them"
+        ? "How many clients are held to a quota?";
     partitions: IntGauge = "felix_partitions" []
         "Partitions that this broker leads"
         ? "How many partitions does this broker lead?";

@@ -4,6 +4,7 @@ mod chatter;
 mod connection;
 mod incoming;
 mod listener;
+mod muting;
 mod outgoing;
 
 use std::collections::HashMap;

@@ -21,6 +21,7 @@ use crate::fetching::session::Sessions;
 use crate::handlers;
 use crate::metrics::{ApiMetrics, Metrics};
 use crate::partitions::Partitions;
+use crate::quota::Quotas;
 use crate::view::Configs;
 
 /// Limits of sockets, as configured now.
@@ -91,6 +92,8 @@ pub struct Node {
     pub readers: Readers,
     /// Ids for idempotent producers.
     pub producer_ids: ProducerIds,
+    /// Who is over a limit.
+    pub quotas: Arc<Quotas>,
     /// Answers about all topics, shared by everyone who asks the same.
     pub metadata: Mutex<handlers::metadata::Cache>,
 }

@@ -40,6 +40,7 @@ use crate::metrics::Metrics;
 use crate::net::{self, Bound, Census, SocketSetup};
 use crate::node::{self, Node};
 use crate::partitions::{self, FetchWait, Following, Isolation, PartitionHandle, Partitions};
+use crate::quota::Quotas;
 use crate::view::Configs;
 use crate::{http, tasks};
 
@@ -261,6 +262,8 @@ impl Starting {
             closing: closing.clone(),
         })?;
         let metrics = Metrics::new()?;
+        let quotas = Arc::new(Quotas::new(&config));
+        quotas.follow(agent.clone());
         let node = Arc::new(Node {
             id,
             clock,
@@ -276,6 +279,7 @@ impl Starting {
             sessions: Sessions::new(),
             readers: Readers::new(config.threads.readers.unwrap_or(READERS)),
             producer_ids: ProducerIds::new(),
+            quotas,
             metadata: parking_lot::Mutex::default(),
         });
         let addresses = sockets.clients.iter().chain([&sockets.http]);
@@ -376,6 +380,7 @@ impl http::Pages for Pages {
         let answers = self.node.budget.answers();
         self.node.metrics.answer_bytes.set(count(answers.held()));
         self.node.metrics.answer_limit.set(count(answers.limit()));
+        self.node.metrics.quota_entries.set(count(self.node.quotas.measured()));
         let scrubbed = self.node.partitions.scrubbed();
         let metrics = &self.node.metrics;
         for (series, counted) in [

@@ -11,11 +11,23 @@ use felix_cluster::config::resolve;
 use felix_cluster::config::{BrokerConfig, Layers, StaticConfig, TopicConfig};
 use felix_cluster::state::Revision;
 use felix_cluster::view::{ConfigScope, TopicView, View};
-use felix_protocol::ids::{BrokerId, TopicId};
+use felix_protocol::ids::{BrokerId, PartitionId, TopicId};
 use parking_lot::RwLock;
 
 /// Topics whose settings are kept; beyond it the memory is emptied and begins anew.
 const MOST_TOPICS: usize = 20_000;
+
+/// Whom a client should ask instead, and the leader epoch, when this broker does not lead (KIP-951). Nobody while the newest that is
+/// known still names this broker: it is about to learn better, or waits for its lease.
+pub fn other_leader(view: &View, partition: &PartitionId, here: BrokerId) -> Option<(BrokerId, i32)> {
+    leader(view, partition).filter(|(leader, _)| *leader != here)
+}
+
+/// Who leads, this broker included, and at which leader epoch.
+pub fn leader(view: &View, partition: &PartitionId) -> Option<(BrokerId, i32)> {
+    let partition = view.partition(partition)?;
+    Some((partition.leader_id()?, partition.generation().leader_epoch()))
+}
 
 /// Which state of the broker's layers a result came from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -90,5 +102,24 @@ impl Configs {
         let kept = TopicAt { layers, topic: topic.revision, config: Arc::clone(&config) };
         topics.insert(topic.id, kept);
         config
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::admin::testing;
+
+    #[test]
+    fn clients_are_sent_to_another_broker_and_never_back() {
+        let mut view = testing::view(&["t"]);
+        let partition = PartitionId { topic: view.topic_named("t").unwrap().id, index: 0 };
+        assert_eq!(leader(&view, &partition), Some((BrokerId(1), 0)));
+        assert_eq!(other_leader(&view, &partition, BrokerId(1)), None);
+        assert_eq!(other_leader(&view, &partition, BrokerId(2)), Some((BrokerId(1), 0)));
+        testing::change(&mut view, "t", 0, |partition| partition.leader = None);
+        assert_eq!(other_leader(&view, &partition, BrokerId(2)), None);
+        let gone = PartitionId { topic: TopicId::random(), index: 0 };
+        assert_eq!(leader(&view, &gone), None);
     }
 }

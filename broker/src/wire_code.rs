@@ -1,7 +1,9 @@
 //! Every domain error to its Kafka code. Exhaustive on purpose: a new error must be given a code here before it
 //! can reach a client.
 
+use felix_cluster::features::UpdateRefused;
 use felix_cluster::overrides::EditRefused;
+use felix_cluster::quotas;
 use felix_cluster::topics::{CreateRefused, UnknownTopic, WidenRefused};
 use felix_control::agent::{AdminError, ControlError};
 use felix_coordinator::GroupError;
@@ -147,6 +149,50 @@ impl WireCode for EditRefused {
         match self {
             EditRefused::Unknown(unknown) => unknown.code(),
             EditRefused::Refused(_) => ErrorCode::InvalidConfig,
+        }
+    }
+}
+
+impl WireCode for quotas::Refused {
+    fn code(&self) -> ErrorCode {
+        match self {
+            quotas::Refused::Nobody
+            | quotas::Refused::KindTwice(_)
+            | quotas::Refused::Kind(_)
+            | quotas::Refused::Combination
+            | quotas::Refused::Empty(_)
+            | quotas::Refused::Long(_)
+            | quotas::Refused::Address(_)
+            | quotas::Refused::EntityTwice
+            | quotas::Refused::LimitTwice(_)
+            | quotas::Refused::Limit(_)
+            | quotas::Refused::NotPositive(_)
+            | quotas::Refused::Large(_)
+            | quotas::Refused::Fraction(_) => ErrorCode::InvalidRequest,
+            quotas::Refused::Full => ErrorCode::PolicyViolation,
+        }
+    }
+}
+
+impl WireCode for quotas::FilterRefused {
+    fn code(&self) -> ErrorCode {
+        match self {
+            quotas::FilterRefused::Empty
+            | quotas::FilterRefused::Twice(_)
+            | quotas::FilterRefused::Combination => ErrorCode::InvalidRequest,
+            quotas::FilterRefused::Kind(_) => ErrorCode::UnsupportedVersion,
+        }
+    }
+}
+
+impl WireCode for UpdateRefused {
+    fn code(&self) -> ErrorCode {
+        match self {
+            UpdateRefused::Twice(_) => ErrorCode::InvalidRequest,
+            UpdateRefused::Negative { .. }
+            | UpdateRefused::Unsupported { .. }
+            | UpdateRefused::Downgrade { .. }
+            | UpdateRefused::Upgrade { .. } => ErrorCode::InvalidUpdateVersion,
         }
     }
 }

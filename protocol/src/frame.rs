@@ -15,6 +15,7 @@ use crate::messages::{self, ApiKey, ApiRequest, Encodable, StrBytes};
 
 pub mod guard;
 mod layout;
+pub mod throttle;
 
 pub use guard::{Refusal, Weight, versions};
 

@@ -2,6 +2,7 @@
 
 use felix_cluster::decision::Change;
 use felix_cluster::keys::Key;
+use felix_cluster::quotas::Entity;
 use felix_cluster::state::{
     self, Leader, Listener, Node, NodeState, Overrides, Partition, Revision, Topic, TopicName,
 };
@@ -66,6 +67,12 @@ pub fn view_with(topics: &[(&str, i32)]) -> View {
 /// Sets one config of that scope, in place of all that was set there.
 pub fn set(view: &mut View, scope: &ConfigScope, name: &str, value: &str) {
     put(view, &scope.key(), &Overrides::from([(name.to_owned(), value.to_owned())]));
+}
+
+/// Limits an entity in one thing, in place of all that it was limited in.
+pub fn limit(view: &mut View, entity: &Entity, name: &str, value: f64) {
+    let quotas = state::Quotas { limits: [(name.to_owned(), value)].into() };
+    put(view, &Key::Quotas(entity.clone()), &quotas);
 }
 
 /// Changes a partition's key.

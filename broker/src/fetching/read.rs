@@ -7,6 +7,7 @@ use felix_storage::ReadError;
 
 use super::session::{Key, TopicKey, Wanted};
 use crate::partitions::{Isolation, PartitionHandle, Partitions};
+use crate::view::{leader, other_leader};
 use crate::wire_code::WireCode;
 
 use bytes::Bytes;
@@ -22,6 +23,8 @@ pub struct Reading {
     pub wanted: Vec<(Key, Wanted)>,
     /// How far it may read.
     pub isolation: Isolation,
+    /// The broker that is asked.
+    pub here: BrokerId,
 }
 
 /// How one look may read.
@@ -48,7 +51,7 @@ pub struct PartitionAnswer {
     pub log_start: Offset,
     /// Where the client's log leaves ours: the epoch and its end.
     pub diverging: Option<(i32, Offset)>,
-    /// Who leads, when this broker does not, and at which epoch.
+    /// Who leads, where the client does not know that, and at which epoch.
     pub leader: Option<(BrokerId, i32)>,
     /// Stored batches.
     pub records: Vec<Bytes>,
@@ -144,9 +147,7 @@ impl Reading {
         }
         let id = PartitionId { topic: topic.id, index: key.partition };
         let Some(handle) = partitions.get(&id).filter(PartitionHandle::may_read) else {
-            answer.leader = view
-                .partition(&id)
-                .and_then(|partition| Some((partition.leader_id()?, partition.generation().leader_epoch())));
+            answer.leader = other_leader(view, &id, self.here);
             return Err(ErrorCode::NotLeaderOrFollower.into());
         };
         let visible_end = handle.visible_end(self.isolation);
@@ -155,12 +156,12 @@ impl Reading {
         answer.log_start = handle.log_start();
         if wanted.current_epoch >= 0 {
             let ours = handle.generation().leader_epoch();
-            if wanted.current_epoch != ours {
-                answer.leader =
-                    view.partition(&id).and_then(|partition| Some((partition.leader_id()?, ours)));
-                let older = wanted.current_epoch < ours;
-                let code = if older { ErrorCode::FencedLeaderEpoch } else { ErrorCode::UnknownLeaderEpoch };
-                return Err(code.into());
+            if wanted.current_epoch < ours {
+                answer.leader = leader(view, &id);
+                return Err(ErrorCode::FencedLeaderEpoch.into());
+            }
+            if wanted.current_epoch > ours {
+                return Err(ErrorCode::UnknownLeaderEpoch.into());
             }
         }
         if wanted.offset < answer.log_start {

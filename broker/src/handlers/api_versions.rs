@@ -10,6 +10,7 @@
 
 use std::sync::Arc;
 
+use felix_cluster::features::SUPPORTED;
 use felix_protocol::error_code::ErrorCode;
 use felix_protocol::messages::api_versions::{NEWEST, Offer, is_software_text};
 use felix_protocol::messages::{ApiKey, ApiVersionsRequest, StrBytes};
@@ -26,9 +27,6 @@ pub const API: Api = Api {
     start: handle,
 };
 
-/// Features that clients may be told of: name, oldest and newest level.
-const FEATURES: &[(&str, i16, i16)] = &[("kraft.version", 0, 1), ("metadata.version", 7, 30)];
-
 fn handle(node: &Arc<Node>, call: Call) -> Handled {
     let request: ApiVersionsRequest = call.decode()?;
     let (name, version) = (&request.client_software_name, &request.client_software_version);
@@ -41,14 +39,13 @@ fn handle(node: &Arc<Node>, call: Call) -> Handled {
     }
     let view = node.view();
     let features = view.features();
-    let served = |name: &str| FEATURES.iter().any(|(known, _, _)| *known == name);
+    let served = |name: &str| SUPPORTED.iter().any(|known| known.name == name);
     let finalized = features
         .finalized
         .iter()
         .filter(|(name, level)| **level > 0 && served(name))
         .map(|(name, level)| (StrBytes::from_string(name.clone()), *level));
-    let supported =
-        FEATURES.iter().map(|(name, oldest, newest)| (StrBytes::from_static_str(name), *oldest, *newest));
+    let supported = SUPPORTED.iter().map(|one| (StrBytes::from_static_str(one.name), one.min, one.max));
     let offer = Offer {
         apis: ranges(),
         supported: supported.collect(),

@@ -2,6 +2,7 @@
 //!
 //! - The number asked for is the new total, not what is added.
 //! - The answer names every topic of the request once.
+//! - 3: a client over `controller_mutation_rate` is refused (THROTTLING_QUOTA_EXCEEDED); older ones are let through and rest.
 //! - It comes when the new partitions are led, or when the client's timeout has passed.
 
 use std::collections::HashSet;
@@ -15,7 +16,7 @@ use felix_protocol::messages::{ApiKey, CreatePartitionsRequest, CreatePartitions
 use felix_protocol::time::Clock;
 
 use super::{Answer, Api, Call, Class, Handled, Reply, named_twice, text};
-use crate::admin::{Refused, patience};
+use crate::admin::{Refused, count_changes, patience};
 use crate::node::Node;
 
 pub const API: Api = Api {
@@ -47,7 +48,10 @@ async fn create(node: &Node, call: &Call, request: CreatePartitionsRequest) -> R
             Err(Refused::new(ErrorCode::InvalidRequest, "Duplicate topic name."))
         } else {
             let wait = deadline.since(node.clock.now());
-            widen(node, topic, request.validate_only, wait).await
+            match counted(node, call, &topic, request.validate_only) {
+                Ok(()) => widen(node, topic, request.validate_only, wait).await,
+                Err(refused) => Err(refused),
+            }
         };
         let result = CreatePartitionsTopicResult::default().with_name(name).with_error_message(None);
         results.push(match outcome {
@@ -58,6 +62,21 @@ async fn create(node: &Node, call: &Call, request: CreatePartitionsRequest) -> R
         });
     }
     call.reply(&CreatePartitionsResponse::default().with_results(results))
+}
+
+/// Counts what this client adds.
+fn counted(
+    node: &Node,
+    call: &Call,
+    topic: &CreatePartitionsTopic,
+    validate_only: bool,
+) -> Result<(), Refused> {
+    let current = node.view().topic_named(&topic.name).map(|found| found.partition_count);
+    let added = current.and_then(|current| usize::try_from(topic.count.saturating_sub(current)).ok());
+    match added.filter(|added| *added > 0 && !validate_only) {
+        Some(added) => count_changes(node, call.client_id(), added, call.version() >= 3),
+        None => Ok(()),
+    }
 }
 
 async fn widen(

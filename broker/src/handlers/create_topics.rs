@@ -3,6 +3,7 @@
 //! - -1 partitions or replicas mean the broker's default.
 //! - 4: a topic whose replicas are all listed needs neither number.
 //! - 5 and later: the answer describes the topic, its settings and where each was said; 7: its id.
+//! - 6: a client over `controller_mutation_rate` is refused (THROTTLING_QUOTA_EXCEEDED); older ones are let through and rest.
 //! - The answer comes when the partitions are led, or when the client's timeout has passed: what exists is answered
 //!   as created either way.
 //! - Broker defaults are never written into the topic: what nobody said stays unsaid.
@@ -25,7 +26,7 @@ use felix_protocol::messages::create_topics_response::{CreatableTopicConfigs, Cr
 use felix_protocol::messages::{ApiKey, CreateTopicsRequest, CreateTopicsResponse, StrBytes, TopicName};
 
 use super::{Answer, Api, Call, Class, Handled, Reply, named_twice, text};
-use crate::admin::{Refused, patience};
+use crate::admin::{Refused, count_changes, patience};
 use crate::node::Node;
 use crate::view::Configs;
 use crate::wire_code::WireCode;
@@ -74,7 +75,8 @@ async fn create(node: &Arc<Node>, call: &Call, request: CreateTopicsRequest) -> 
             continue;
         }
         let name = topic.name.clone();
-        match new_topic(&node.configs, &view, topic) {
+        let new = new_topic(&node.configs, &view, topic);
+        match new.and_then(|new| counted(node, call, request.validate_only, new)) {
             Ok(new) => {
                 places.push(results.len());
                 wanted.push(new);
@@ -99,6 +101,18 @@ async fn create(node: &Arc<Node>, call: &Call, request: CreateTopicsRequest) -> 
         };
     }
     call.reply(&CreateTopicsResponse::default().with_topics(results))
+}
+
+/// The topic, once it is counted as what this client makes.
+fn counted(node: &Node, call: &Call, validate_only: bool, new: NewTopic) -> Result<NewTopic, Refused> {
+    if !validate_only {
+        let partitions = match &new.assignments {
+            Some(assignments) => assignments.len(),
+            None => usize::try_from(new.partitions).unwrap_or(0),
+        };
+        count_changes(node, call.client_id(), partitions, call.version() >= 6)?;
+    }
+    Ok(new)
 }
 
 /// The topic that a client asks for, its defaults filled in and its settings checked.

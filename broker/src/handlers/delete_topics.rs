@@ -1,6 +1,7 @@
 //! DeleteTopics: by name, and from version 6 on by id too.
 //!
 //! - The answer names every topic of the request once; 5 and later say why not.
+//! - 5: a client over `controller_mutation_rate` is refused (THROTTLING_QUOTA_EXCEEDED); older ones are let through and rest.
 //! - With `delete.topic.enable=false` nothing is deleted: TOPIC_DELETION_DISABLED, INVALID_REQUEST before version 3.
 //! - A topic that is named twice, or by name and by id, is refused and stays.
 //! - When the answer comes, the topic is gone from Metadata; its files follow.
@@ -17,7 +18,7 @@ use felix_protocol::messages::delete_topics_response::DeletableTopicResult;
 use felix_protocol::messages::{ApiKey, DeleteTopicsRequest, DeleteTopicsResponse, TopicName};
 
 use super::{Answer, Api, Call, Class, Handled, Reply, text};
-use crate::admin::Refused;
+use crate::admin::{Refused, count_changes};
 use crate::node::Node;
 
 pub const API: Api = Api {
@@ -41,7 +42,17 @@ async fn delete(node: &Node, call: &Call, request: DeleteTopicsRequest) -> Resul
     let asked: Vec<DeleteTopicState> = by_name.chain(request.topics).collect();
     let view = node.view();
     let checked = if node.configs.broker(&view).topics.may_delete {
-        check(&view, asked)
+        let mut checked = check(&view, asked);
+        for (_, _, found) in &mut checked {
+            if let Ok(id) = found {
+                let partitions = view.topic(id).map_or(0, |topic| topic.partition_count);
+                let partitions = usize::try_from(partitions).unwrap_or(0);
+                if let Err(refused) = count_changes(node, call.client_id(), partitions, call.version() >= 5) {
+                    *found = Err(refused);
+                }
+            }
+        }
+        checked
     } else {
         let code = match call.version() {
             ..3 => ErrorCode::InvalidRequest,

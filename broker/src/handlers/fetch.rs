@@ -8,6 +8,8 @@
 //! - Records stay as they are stored, in the memory or file buffer they were read into; they are not copied.
 //! - Memory for an answer is taken before it is read. When it is short, less is read, but always one batch.
 //! - While a request sleeps it keeps the partitions that it names and nothing else of its frame.
+//! - A client that is over its quota gets an empty answer before anything is read; one that is not never gets more at once than
+//!   its quota allows in all windows together. Kafka reads first, and throws away what is over.
 //! - Followers of Kafka's kind (a replica id) are refused: brokers here do not fetch from each other.
 //!
 //! Differences from Apache Kafka: a request that names a partition twice is answered for it once, with the last
@@ -32,6 +34,7 @@ use crate::fetching::read::{How, Look, PartitionAnswer, Reading, WouldBlock};
 use crate::fetching::session::{Context, Key, Told, TopicKey, Wanted};
 use crate::node::Node;
 use crate::partitions::{FetchWait, Isolation, PartitionHandle, Registration};
+use crate::quota::{Kind, Reading as Allowed, USER};
 use crate::wire_code::WireCode;
 
 pub const API: Api =
@@ -43,6 +46,11 @@ const KEPT_BYTES: usize = size_of::<(Key, Wanted)>() + 80;
 
 fn handle(node: &Arc<Node>, call: Call) -> Handled {
     let request: FetchRequest = call.decode()?;
+    let allowed = if node.quotas.limits(Kind::Fetch) {
+        node.quotas.reading(&node.view(), (USER, call.client_id()), node.clock.now())
+    } else {
+        Allowed::Free
+    };
     let asked = Asked::of(call);
     let version = asked.version;
     if request.replica_id.0 >= 0 || request.replica_state.replica_id.0 >= 0 {
@@ -66,6 +74,11 @@ fn handle(node: &Arc<Node>, call: Call) -> Handled {
     }
     let config = node.config();
     let most = usize::try_from(request.max_bytes).unwrap_or(0).min(config.net.fetch_max_bytes as usize);
+    let most = match allowed {
+        Allowed::Free => most,
+        Allowed::AtMost(bytes) => most.min(bytes),
+        Allowed::Resting => return asked.nothing(&context).map(Answer::Now),
+    };
     let isolation = match request.isolation_level {
         1 => Isolation::ReadCommitted,
         _ => Isolation::ReadUncommitted,
@@ -74,7 +87,7 @@ fn handle(node: &Arc<Node>, call: Call) -> Handled {
         node: Arc::clone(node),
         asked,
         context,
-        reading: Arc::new(Reading { wanted: changed, isolation }),
+        reading: Arc::new(Reading { wanted: changed, isolation, here: node.id }),
         max_bytes: most,
         min_bytes: usize::try_from(request.min_bytes).unwrap_or(0).min(most),
         until: now.after(Duration::from_millis(u64::try_from(request.max_wait_ms).unwrap_or(0))),
@@ -278,6 +291,15 @@ impl Asked {
     fn of(call: Call) -> Asked {
         let (version, correlation_id) = (call.version(), call.correlation_id());
         Asked { version, correlation_id, client: call.client, account: call.account }
+    }
+
+    /// The answer to a client that is over its quota: it keeps its session and what it waits for, and comes again.
+    fn nothing(&self, context: &Context) -> Result<Reply, Reply> {
+        let session_id = match context {
+            Context::Incremental(session) => session.lock().id(),
+            Context::Sessionless | Context::New => 0,
+        };
+        self.encode(&FetchReply { session_id, ..FetchReply::default() }, self.account.count(0))
     }
 
     fn failed(&self, code: ErrorCode) -> Result<Reply, Reply> {

@@ -33,6 +33,7 @@ use felix_protocol::time::Clock;
 use super::{Answer, Api, Call, Class, Handled, Reply};
 use crate::node::Node;
 use crate::partitions::{self, PartitionHandle};
+use crate::view::other_leader;
 use crate::wire_code::WireCode;
 
 pub const API: Api =
@@ -276,12 +277,10 @@ fn answer(
         for mut outcome in outcomes {
             if let Some(view) = &view
                 && outcome.response.error_code == ErrorCode::NotLeaderOrFollower as i16
-                && let Some(partition) = outcome.id.and_then(|id| view.partition(&id))
-                && let Some(leader) = partition.leader_id()
+                && let Some((leader, epoch)) = outcome.id.and_then(|id| other_leader(view, &id, node.id))
             {
-                outcome.response.current_leader = LeaderIdAndEpoch::default()
-                    .with_leader_id(BrokerId(leader.0))
-                    .with_leader_epoch(partition.generation().leader_epoch());
+                outcome.response.current_leader =
+                    LeaderIdAndEpoch::default().with_leader_id(BrokerId(leader.0)).with_leader_epoch(epoch);
                 if !leaders.contains(&leader) {
                     leaders.push(leader);
                 }

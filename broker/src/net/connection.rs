@@ -19,6 +19,7 @@ use tokio::time::{Instant, Sleep, sleep};
 use tokio_util::sync::WaitForCancellationFutureOwned;
 
 use super::incoming::{Frame, Incoming, Received};
+use super::muting::{Charge, Muting};
 use super::outgoing::Outgoing;
 use crate::budget::answers::{Account, FLOOR_BYTES, Held};
 use crate::budget::{Paid, SMALL_FRAME_BYTES, Share, Wait};
@@ -76,6 +77,8 @@ struct Slot {
     answer: Progress,
     /// What the request holds until its answer is there.
     load: Load,
+    /// What it is held to, if anybody is limited.
+    charge: Option<Box<Charge>>,
 }
 
 /// What a request under way weighs. A parked one has let go of it.
@@ -116,6 +119,8 @@ pub struct Connection {
     /// Requests that are parked.
     parked_requests: usize,
     parked: Option<Box<Parked>>,
+    /// The rest that a quota asks for.
+    muting: Muting,
     /// No more requests are read: one was refused, and the connection ends in its place in the order.
     refused: bool,
     /// Set once: the connection ends when what is owed is sent.
@@ -153,6 +158,7 @@ impl Connection {
             in_flight_bytes: 0,
             parked_requests: 0,
             parked: None,
+            muting: Muting::default(),
             refused: false,
             ending: None,
             active_at: now,
@@ -201,9 +207,13 @@ impl Connection {
     /// Lets every request that waits go on.
     fn poll_slots(&mut self, context: &mut Context<'_>) {
         for slot in &mut self.slots {
-            if let Progress::Pending(waiting) = &mut slot.answer
-                && let Poll::Ready(reply) = waiting.as_mut().poll(context)
-            {
+            let Progress::Pending(waiting) = &mut slot.answer else { continue };
+            let began = slot.charge.as_ref().and_then(|charge| charge.begin(&self.node));
+            let polled = waiting.as_mut().poll(context);
+            if let Some(charge) = &mut slot.charge {
+                charge.pause(&self.node, began);
+            }
+            if let Poll::Ready(reply) = polled {
                 slot.answer = due(&self.account, reply);
                 let load = std::mem::take(&mut slot.load);
                 self.in_flight_bytes -= load.bytes;
@@ -224,6 +234,14 @@ impl Connection {
             if self.outgoing.is_empty() {
                 self.taken_at = now;
             }
+            let reply = match slot.charge {
+                Some(charge) => {
+                    let (owed, reply) = charge.settle(&self.node, reply, now);
+                    self.mute(owed, now);
+                    reply
+                }
+                None => reply,
+            };
             match reply {
                 Reply::Frame(frame) => {
                     let held = held.unwrap_or_else(|| self.account.count(frame.len()));
@@ -285,8 +303,14 @@ impl Connection {
             && self.in_flight_bytes < MOST_IN_FLIGHT_BYTES
             && self.parked_requests < MOST_PARKED
             && self.account.has_room(MOST_HELD_BYTES)
+            && !self.muting.is_on()
             && !self.refused
             && self.ending.is_none()
+    }
+
+    /// Reads nothing for so long; never longer than a silent peer would be kept.
+    fn mute(&mut self, owed: Duration, now: MonoTime) {
+        self.muting.extend(owed.min(self.max_idle), now);
     }
 
     /// Starts the requests that are here and reads more; whether anything was done.
@@ -303,6 +327,11 @@ impl Connection {
                     return false;
                 }
             }
+        }
+        if self.muting.poll_over(context).is_ready() {
+            // The time in which it was not read from does not count.
+            self.active_at = self.node.clock.now();
+            self.frame_since = self.frame_since.map(|_| self.active_at);
         }
         let max = self.request_max_bytes;
         while self.has_room() {
@@ -390,25 +419,47 @@ impl Connection {
     ) {
         let api = request.index();
         let bytes = request.bytes();
-        let (mut waiting, load) = match handlers::start(&self.node, &self.client, &self.account, request) {
-            Answer::Now(reply) => return self.push_ready(api, reply),
-            Answer::Later(waiting) => (waiting, Load { bytes, parked: false, _paid: paid, _share: share }),
-            Answer::Parked(waiting) => (waiting, Load { parked: true, ..Load::default() }),
+        let mut charge = Charge::of(&self.node, &request);
+        if let Some(charge) = &charge {
+            self.mute(charge.owed(), self.node.clock.now());
+        }
+        let began = charge.as_ref().and_then(|charge| charge.begin(&self.node));
+        let started = handlers::start(&self.node, &self.client, &self.account, request);
+        let (answer, load) = match started {
+            Answer::Now(reply) => (due(&self.account, reply), Load::default()),
+            Answer::Later(waiting) => {
+                self.first_poll(waiting, Load { bytes, parked: false, _paid: paid, _share: share }, context)
+            }
+            Answer::Parked(waiting) => {
+                self.first_poll(waiting, Load { parked: true, ..Load::default() }, context)
+            }
         };
+        if let Some(charge) = &mut charge {
+            charge.pause(&self.node, began);
+        }
+        self.slots.push_back(Slot { api, started_at: self.active_at, answer, load, charge });
+    }
+
+    /// Starts what may have to wait.
+    fn first_poll(
+        &mut self,
+        mut waiting: Waiting,
+        load: Load,
+        context: &mut Context<'_>,
+    ) -> (Progress, Load) {
         match waiting.as_mut().poll(context) {
-            Poll::Ready(reply) => self.push_ready(api, reply),
+            Poll::Ready(reply) => (due(&self.account, reply), Load::default()),
             Poll::Pending => {
                 self.in_flight_bytes += load.bytes;
                 self.parked_requests += usize::from(load.parked);
-                let (started_at, answer) = (self.active_at, Progress::Pending(waiting));
-                self.slots.push_back(Slot { api, started_at, answer, load });
+                (Progress::Pending(waiting), load)
             }
         }
     }
 
     fn push_ready(&mut self, api: usize, reply: Reply) {
         let (started_at, answer) = (self.active_at, due(&self.account, reply));
-        self.slots.push_back(Slot { api, started_at, answer, load: Load::default() });
+        self.slots.push_back(Slot { api, started_at, answer, load: Load::default(), charge: None });
     }
 
     /// Before going to sleep: an idle connection keeps no memory that it does not need.
@@ -436,7 +487,7 @@ impl Connection {
             let limit = limit.min(self.max_idle);
             // Whoever waits for an answer, or for memory, is not.
             let waits = !self.slots.is_empty() && !takes;
-            let waits = waits || self.parked.is_some() || self.incoming.is_waiting();
+            let waits = waits || self.parked.is_some() || self.incoming.is_waiting() || self.muting.is_on();
             if (silent >= limit && !waits) || self.is_slow(now) {
                 return true;
             }

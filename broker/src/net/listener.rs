@@ -15,6 +15,7 @@ use super::connection::{Connection, Ended};
 use super::{Census, Place};
 use crate::handlers::Client;
 use crate::node::Node;
+use crate::quota::{Kind, LONGEST_CONNECT};
 use crate::tasks;
 
 /// A peer that vanished without a word is noticed within two minutes of silence.
@@ -156,21 +157,45 @@ fn admit(stream: TcpStream, peer: SocketAddr, name: &Arc<str>, node: &Arc<Node>,
             return;
         }
     };
+    let wait = turn(peer, node);
+    if wait > LONGEST_CONNECT {
+        node.metrics.connections_refused.with_label_values(&[Kind::Connection.name()]).inc();
+        tracing::debug!(%peer, ?wait, "a connection was turned away: there are too many in a short time");
+        return;
+    }
     if let Err(error) = prepare(&stream) {
         tracing::debug!(%peer, %error, "a connection was gone before it began");
         return;
     }
     node.metrics.connections_accepted.inc();
     let client = Client { listener: Arc::clone(name), peer };
-    let connection = Connection::new(stream, Arc::clone(node), client);
-    tasks::spawn("connection", attend(connection, peer, Arc::clone(node), place));
+    tasks::spawn("connection", attend(stream, client, Arc::clone(node), place, wait));
 }
 
-async fn attend(connection: Connection, peer: SocketAddr, node: Arc<Node>, place: Place) {
+/// How long a connection waits for its turn, if its address has more of them than it may.
+fn turn(peer: SocketAddr, node: &Node) -> Duration {
+    if !node.quotas.limits(Kind::Connection) {
+        return Duration::ZERO;
+    }
+    let wait = node.quotas.connect(&node.view(), peer.ip(), node.clock.now());
+    if !wait.is_zero() {
+        node.metrics.throttled.with_label_values(&[Kind::Connection.name()]).inc();
+    }
+    wait
+}
+
+async fn attend(stream: TcpStream, client: Client, node: Arc<Node>, place: Place, wait: Duration) {
+    let peer = client.peer;
     node.metrics.connections.inc();
     // Counted down even if a handler panics and unwinds through here.
     let open = OpenConnection(&node, place);
-    let ended = connection.run().await;
+    if !wait.is_zero() {
+        tokio::select! {
+            () = tokio::time::sleep(wait) => {}
+            () = node.closing.cancelled() => return,
+        }
+    }
+    let ended = Connection::new(stream, Arc::clone(&node), client).run().await;
     node.metrics.connections_closed.with_label_values(&[ended.reason()]).inc();
     match ended {
         Ended::Refused(reason) => {

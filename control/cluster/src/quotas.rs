@@ -306,6 +306,13 @@ impl Filter {
             if !matches!(kind.as_str(), USER | CLIENT_ID | IP) {
                 return Err(FilterRefused::Kind(kind));
             }
+            // As it is kept.
+            let matching = match matching {
+                Match::Exactly(Who::Named(name)) if kind == IP => {
+                    Match::Exactly(Who::Named(address(&name).unwrap_or(name)))
+                }
+                Match::Exactly(_) | Match::Any => matching,
+            };
             wanted.insert(kind, matching);
         }
         if wanted.contains_key(IP) && wanted.len() > 1 {

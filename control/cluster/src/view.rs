@@ -428,6 +428,11 @@ impl View {
         self.quotas.get(entity).map(AsRef::as_ref)
     }
 
+    /// Whether the quotas are those of another view, as far as that is known without looking at them.
+    pub fn shares_quotas(&self, other: &View) -> bool {
+        self.quotas.ptr_eq(&other.quotas)
+    }
+
     /// Where the next block of producer ids begins.
     pub fn producer_ids(&self) -> Option<&At<ProducerIds>> {
         self.producer_ids.as_deref()

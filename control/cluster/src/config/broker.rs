@@ -24,6 +24,8 @@ pub struct BrokerConfig {
     pub producers: ProducersConfig,
     /// Threads.
     pub threads: ThreadsConfig,
+    /// How rates of clients are measured.
+    pub quotas: QuotasConfig,
 }
 
 /// The node itself.
@@ -195,6 +197,24 @@ pub struct ProducersConfig {
     pub transactional_id_expiration_ms: i32,
 }
 
+/// How rates of clients are measured.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct QuotasConfig {
+    /// `quota.window.num` and `quota.window.size.seconds`.
+    pub clients: WindowsConfig,
+    /// `controller.quota.window.num` and `controller.quota.window.size.seconds`.
+    pub controller: WindowsConfig,
+}
+
+/// Samples of a rate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WindowsConfig {
+    /// How many.
+    pub count: u32,
+    /// What one covers.
+    pub seconds: u32,
+}
+
 /// Threads; `None`: the broker chooses.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ThreadsConfig {
@@ -247,6 +267,16 @@ impl BrokerConfig {
                 lanes: chosen(reader.size32("felix.lane.threads")),
                 flushers: chosen(reader.size32("felix.flush.threads")),
                 readers: chosen(reader.size32("felix.read.threads")),
+            },
+            quotas: QuotasConfig {
+                clients: WindowsConfig {
+                    count: reader.size32("quota.window.num"),
+                    seconds: reader.size32("quota.window.size.seconds"),
+                },
+                controller: WindowsConfig {
+                    count: reader.size32("controller.quota.window.num"),
+                    seconds: reader.size32("controller.quota.window.size.seconds"),
+                },
             },
         }
     }

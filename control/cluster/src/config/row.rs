@@ -205,11 +205,12 @@ pub(super) mod reason {
     pub const OWN_PACE: &str = "the broker keeps its own pace here";
     pub const OWN_PORT: &str = "brokers talk to each other on a port of their own (--internal-listener)";
     pub const OWN_TABLE: &str = "kept in one durable table, written when it changes";
+    pub const PER_ADDRESS: &str =
+        "new connections are limited in rate by quotas of addresses (connection_creation_rate)";
     pub const PIPELINE: &str = "each connection has its own bound on requests in progress";
     pub const PLUGIN: &str = "Java classes cannot be loaded";
     pub const POLICY: &str = "Java classes cannot be loaded, and without it nothing would be checked";
     pub const PUSH: &str = "leaders push their log; followers do not fetch";
-    pub const QUOTA: &str = "quotas are not enforced yet";
     pub const SASL: &str = "logins are not served yet; the broker would be open to everybody";
     pub const SASL_DETAIL: &str = "a detail of logins, which are not served yet";
     pub const SHARE: &str = "share groups are not served yet";

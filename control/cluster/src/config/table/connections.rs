@@ -29,7 +29,7 @@ pub(super) const ROWS: &[Row] = rows! { Area::Connections;
         "Which security protocol each listener name stands for.";
     List "listeners" = "PLAINTEXT://127.0.0.1:9092", Any, ReadOnly, Honoured =>
         "Where clients connect, in Kafka's syntax; the same as the flag `--listeners`, which wins.";
-    Int "max.connection.creation.rate" = "2147483647", AtLeast(0), ClusterWide, NoEffect(reason::QUOTA) =>
+    Int "max.connection.creation.rate" = "2147483647", AtLeast(0), ClusterWide, NoEffect(reason::PER_ADDRESS) =>
         "New connections per second that the broker takes.";
     Int "max.connections" = "2147483647", AtLeast(0), ClusterWide, Honoured =>
         "Most connections that the broker keeps open; more are closed at once.";

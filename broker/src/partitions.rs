@@ -236,11 +236,20 @@ impl Partitions {
     /// The planned end: writers that were taken in are answered, everything is flushed, every copy is noted
     /// as closed properly. Blocks until that is done and the threads are gone.
     pub fn stop(&self) {
+        self.end(false);
+    }
+
+    /// The same where others share the control store: each partition is given up first, by its leader's own word.
+    pub fn resign_and_stop(&self) {
+        self.end(true);
+    }
+
+    fn end(&self, resign: bool) {
         self.scrub.stop();
         self.cleaner.stop();
         let (answer, closed) = crossbeam_channel::unbounded();
         for lane in &self.lanes {
-            lane.send(Message::Stop { answer: answer.clone() });
+            lane.send(Message::Stop { resign, answer: answer.clone() });
         }
         drop(answer);
         let mut jobs = Vec::new();

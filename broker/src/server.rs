@@ -2,8 +2,7 @@
 //!
 //! Start: the data directory is locked, listeners are bound (so that a port in use is told before anything is
 //! written), the table of copies is read, the control store is opened and this life registered, partitions are
-//! opened, and only then the first connection is accepted. Stop: nothing new is taken, what is under way is
-//! answered, leadership is given up, everything is flushed, and the clean stop is noted.
+//! opened, and only then the first connection is accepted. The stop is `stop`'s.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -46,6 +45,7 @@ use crate::{http, tasks};
 
 mod control;
 mod directory;
+mod stop;
 
 /// Threads that wait for the disk in place of connections, unless configured.
 const READERS: usize = 4;
@@ -53,10 +53,6 @@ const READERS: usize = 4;
 const FLUSHERS: usize = 4;
 /// How long the first connection waits for the partitions to open; those that take longer are not led until then.
 const OPENING: Duration = Duration::from_secs(10);
-/// How long connections have to finish what is under way when the broker stops.
-const LAST_ANSWERS: Duration = Duration::from_secs(3);
-/// A stop that takes longer is given up: the next start recovers as after a crash.
-const LONGEST_STOP: Duration = Duration::from_secs(25);
 /// Where the addresses that are really listened on are written while the broker is ready.
 const LISTENING_FILE: &str = "listening";
 
@@ -284,8 +280,9 @@ impl Starting {
         });
         let addresses = sockets.clients.iter().chain([&sockets.http]);
         let addresses = addresses.map(|bound| format!("{} {}\n", bound.name, bound.address)).collect();
-        let server =
-            Server { node, dir, following, addresses, ready: Arc::default(), census: Arc::default() };
+        let is_shared = settings.etcd.is_some();
+        let (ready, census) = (Arc::default(), Arc::default());
+        let server = Server { node, dir, following, addresses, is_shared, ready, census };
         Ok((server, sockets))
     }
 }
@@ -329,6 +326,8 @@ struct Server {
     dir: DataDir<OsDisk>,
     following: Following,
     addresses: String,
+    /// Whether others share the control store: then there may be somebody to hand partitions over to.
+    is_shared: bool,
     ready: Arc<AtomicBool>,
     census: Arc<Census>,
 }
@@ -522,63 +521,6 @@ impl Server {
             why = self.node.agent.ended() => {
                 End::Trouble(why.unwrap_or_else(|| "the control side has ended".to_owned()))
             }
-        }
-    }
-
-    /// Ends everything, in bounded time.
-    async fn stop(self, end: End) -> ExitCode {
-        let code = match &end {
-            End::Asked => ExitCode::SUCCESS,
-            End::Trouble(why) => {
-                tracing::error!(%why, "the broker must stop");
-                ExitCode::FAILURE
-            }
-        };
-        self.ready.store(false, Ordering::Release);
-        // It may not be there yet.
-        let _ = std::fs::remove_file(self.dir.path().join(LISTENING_FILE));
-        match tokio::time::timeout(LONGEST_STOP, self.wind_down(end)).await {
-            Ok(()) => {
-                tracing::info!("stopped");
-                code
-            }
-            Err(_) => {
-                tracing::error!("stopping took too long and is given up; the next start recovers");
-                ExitCode::FAILURE
-            }
-        }
-    }
-
-    async fn wind_down(self, end: End) {
-        if matches!(end, End::Asked)
-            && let Err(error) = self.node.agent.drain().await
-        {
-            tracing::warn!(%error, "the planned stop could not be announced");
-        }
-        self.node.closing.cancel();
-        self.last_answers().await;
-        let Server { node, following, .. } = self;
-        // What the disk holds is unknown after trouble: then nothing is noted as clean.
-        let clean = matches!(end, End::Asked);
-        let partitions = Arc::clone(&node.partitions);
-        let stopped = tasks::blocking("stop", move || {
-            following.stop(|| {
-                if clean {
-                    partitions.stop();
-                }
-            });
-        });
-        // A panic was logged and counted where it happened.
-        let _ = stopped.await;
-        if let Err(error) = node.agent.stop().await {
-            tracing::warn!(%error, "the session's end could not be noted");
-        }
-    }
-
-    /// Connections end by themselves once what is under way is answered.
-    async fn last_answers(&self) {
-        if tokio::time::timeout(LAST_ANSWERS, self.census.empty()).await.is_err() {
-            tracing::info!(connections = self.census.count(), "connections that did not end are dropped");
         }
     }
 }

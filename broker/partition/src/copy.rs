@@ -178,6 +178,23 @@ impl<D: Disk, C: Clock, W> Copy<D, C, W> {
         ports.changed(self.id);
     }
 
+    /// The tenure is to end: nothing is admitted from here on, readers are told, and once what was taken in is done with
+    /// the leader resigns ([`Event::Leave`]). Then, or when [`Copy::end_tenure`] says so, it is over.
+    pub fn leave(&mut self, until: MonoTime, anyway: bool, ports: &mut impl Ports<Writer = W>) {
+        let Some(leader) = self.leader.as_mut().filter(|leader| leader.phase() != Phase::Ended) else {
+            return;
+        };
+        let actions = leader.step(Event::Leave { until, anyway }, self.clock.now());
+        self.published.set_stage(Stage::Closed);
+        self.carry_out(actions, ports);
+        ports.changed(self.id);
+    }
+
+    /// Whether the tenure was asked for and is not over yet.
+    pub fn is_leaving(&self) -> bool {
+        self.leader.as_ref().is_some_and(Leader::is_leaving)
+    }
+
     /// Stops the copy for good. Its bytes stay as they are.
     pub fn halt(&mut self, reason: HaltReason, ports: &mut impl Ports<Writer = W>) {
         if self.halted.is_some() {
@@ -432,9 +449,9 @@ impl<D: Disk, C: Clock, W> Copy<D, C, W> {
         self.written.then(|| self.row_counting_unsynced())
     }
 
-    /// Whether no writer waits for a word and no flush is under way.
+    /// Whether no writer waits for a word, no flush is under way, and no tenure is on its way out.
     pub fn is_quiet(&self) -> bool {
-        self.pending.is_empty() && !self.flush_in_flight
+        self.pending.is_empty() && !self.flush_in_flight && !self.is_leaving()
     }
 
     /// All producers that the log remembers.

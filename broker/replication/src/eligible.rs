@@ -15,7 +15,7 @@
 
 use std::collections::BTreeSet;
 
-use felix_protocol::ids::{BrokerId, Generation, LogId};
+use felix_protocol::ids::{BrokerId, Generation, LogId, Offset};
 
 /// One broker's copy: (B, id1) and (B, id2) are two members.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -73,6 +73,17 @@ pub struct Report {
     pub eligible: BTreeSet<Pair>,
     /// What it proposes as the newest leader that opened.
     pub last: Last,
+    /// The leader's parting word: with it nobody leads.
+    pub resigned: Option<Resigned>,
+}
+
+/// What a leader leaves to whoever follows it.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Resigned {
+    /// Where its log ends.
+    pub end: Offset,
+    /// The eligible pairs that hold all of it.
+    pub pairs: BTreeSet<Pair>,
 }
 
 /// The known set and the reports that may still land.
@@ -118,12 +129,34 @@ impl Eligible {
     /// Makes a report on the revision last learned (C1). It counts from now on, before it is even sent. The
     /// same proposal while the first is unresolved is the same report: sent twice, it lands once.
     pub fn propose(&mut self, eligible: BTreeSet<Pair>, last: Last) -> Report {
-        let same = |report: &&Report| report.eligible == eligible && report.last == last;
+        self.send(eligible, last, None)
+    }
+
+    /// The last report of a tenure: the set and who led stay as they are.
+    pub fn propose_resigning(&mut self, resigned: Resigned) -> Report {
+        let (eligible, last) = (self.known.eligible.clone(), self.known.last);
+        self.send(eligible, last, Some(resigned))
+    }
+
+    /// Whether that report, still in flight, is the last one of the tenure.
+    pub fn resigns(&self, number: u64) -> bool {
+        self.in_flight.iter().any(|report| report.number == number && report.resigned.is_some())
+    }
+
+    /// Whether any is that may land yet.
+    pub fn has_resigned(&self) -> bool {
+        self.in_flight.iter().any(|report| report.resigned.is_some())
+    }
+
+    fn send(&mut self, eligible: BTreeSet<Pair>, last: Last, resigned: Option<Resigned>) -> Report {
+        let same = |report: &&Report| {
+            report.eligible == eligible && report.last == last && report.resigned == resigned
+        };
         if let Some(report) = self.in_flight.iter().find(same) {
             return report.clone();
         }
         let KeyState { revision, topic, .. } = self.known;
-        let report = Report { number: self.next_number, revision, topic, eligible, last };
+        let report = Report { number: self.next_number, revision, topic, eligible, last, resigned };
         self.next_number += 1;
         self.in_flight.push(report.clone());
         report

@@ -52,6 +52,14 @@ pub enum Event {
     },
     /// The partition now needs this many members for an acknowledgement.
     Need(usize),
+    /// The control store asks this session to give the partition up: nothing is admitted from here on, what is in the log
+    /// is made durable, and the leader resigns.
+    Leave {
+        /// Until when all eligible followers may catch up; after that one that has is enough.
+        until: MonoTime,
+        /// Whether to resign then even if none has: this broker is going away.
+        anyway: bool,
+    },
     /// The tenure is over: the session was given up, another generation leads, or the topic is gone.
     Ended,
     /// Time has passed.

@@ -52,7 +52,7 @@ pub fn check<R: Rules>(core: &Core<R>) -> Result<(), Broken> {
     if core.mark > core.takeover && core.maximal().iter().any(behind) {
         return Err(Broken::I1MarkAbovePair);
     }
-    if core.phase == Phase::Open && core.opened_at.is_none() {
+    if matches!(core.phase, Phase::Open | Phase::Leaving) && core.opened_at.is_none() {
         return Err(Broken::C10NotOpened);
     }
     Ok(())

@@ -1,17 +1,24 @@
 //! One tenure of one partition's leadership.
 //!
 //! ```text
-//!              report landed                 session given up, newer generation, topic gone
-//!   Opening ────────────────────▶ Open ────────────────────▶ Ended
-//!      │                                                        ▲
-//!      └────────────────────────────────────────────────────────┘
+//!            report landed         asked to leave             resigned, or any of these:
+//!   Opening ────────────────▶ Open ────────────────▶ Leaving ───────────────────────────▶ Ended
+//!      │                       │           session given up, newer generation, topic gone    ▲
+//!      └───────────────────────┴─────────────────────────────────────────────────────────────┘
 //! ```
 //!
 //! | phase | a write | a word |
 //! |---|---|---|
 //! | Opening | taken in; the writer is parked | none, not even acks=1: the control store does not know yet that this leader may have said something (C10) |
 //! | Open | taken in, if enough members stand for it | by the mark, or by the disk and the lease |
+//! | Leaving | refused | as while open, until it resigns: then whoever still waits is told that this is not the leader |
 //! | Ended | refused | none; whoever waits is told so at once |
+//!
+//! A leader that is asked to go resigns once everything it wrote is durable here and every eligible pair has confirmed all of
+//! it, or the time for that is over and one pair has. If none has, it stays silent, and the move is cancelled by a newer
+//! generation: what it acknowledged on its own word would be lost. Only a broker that goes away resigns then as well. The
+//! positions come by [`Event::Confirmed`], from whoever ships. One that is asked before its opening landed goes when it has:
+//! a tenure that never opened has nothing to hand over.
 //!
 //! The lease is not in here: it changes several times a second for all partitions together, so whoever runs
 //! the machine checks it where it matters (before the bytes are written, and before a word that rests on it).
@@ -59,6 +66,16 @@ pub struct Leader<R: Rules = AllRules> {
     /// When to read the key because a report has no answer; never, if none is due.
     retry_at: MonoTime,
     retry_wait: Duration,
+    leaving: Option<Leaving>,
+}
+
+/// It was asked to leave.
+#[derive(Clone, Copy, Debug)]
+struct Leaving {
+    /// Until when all eligible pairs may catch up; never, once that is over.
+    until: MonoTime,
+    is_late: bool,
+    anyway: bool,
 }
 
 impl<R: Rules> Leader<R> {
@@ -66,8 +83,13 @@ impl<R: Rules> Leader<R> {
     pub fn open(tenure: Tenure) -> (Leader<R>, Vec<Action>) {
         let mut core = Core::new(tenure);
         let report = core.propose_opening();
-        let leader =
-            Leader { core, waiters: Waiters::default(), retry_at: MonoTime::NEVER, retry_wait: FIRST_RETRY };
+        let leader = Leader {
+            core,
+            waiters: Waiters::default(),
+            retry_at: MonoTime::NEVER,
+            retry_wait: FIRST_RETRY,
+            leaving: None,
+        };
         (leader, vec![Action::Report(report)])
     }
 
@@ -109,7 +131,7 @@ impl<R: Rules> Leader<R> {
     /// Whether a write that waits for `word` is taken in now (`None`: it waits for nothing). While the
     /// tenure is only opening, writers are parked instead of refused: their own deadline bounds the wait.
     pub fn admits(&self, word: Option<Word>) -> Result<(), Refusal> {
-        if self.core.phase == Phase::Ended {
+        if self.core.phase == Phase::Ended || self.leaving.is_some() {
             return Err(Refusal::Ended);
         }
         if word.is_some() && !self.waiters.has_room() {
@@ -131,9 +153,21 @@ impl<R: Rules> Leader<R> {
             }
     }
 
+    /// Whether the tenure was asked for and is not over yet.
+    pub fn is_leaving(&self) -> bool {
+        self.leaving.is_some() && self.core.phase != Phase::Ended
+    }
+
     /// When the machine wants a [`Event::Tick`]; never, while nothing waits.
     pub fn next_tick(&self) -> MonoTime {
-        self.waiters.earliest_deadline().min(self.retry_at)
+        let waits = self.leaving.filter(|_| self.may_resign() && !self.core.is_level());
+        let until = waits.map_or(MonoTime::NEVER, |leaving| leaving.until);
+        self.waiters.earliest_deadline().min(self.retry_at).min(until)
+    }
+
+    /// Leaving, with everything durable here and no last word on its way.
+    fn may_resign(&self) -> bool {
+        self.core.phase == Phase::Leaving && self.core.is_settled() && !self.core.eligible.has_resigned()
     }
 
     /// Takes in one event.
@@ -152,6 +186,7 @@ impl<R: Rules> Leader<R> {
             Event::Stored { end } => {
                 self.core.stored(end);
                 self.give_words(&mut actions);
+                self.resign_if_ready(now, &mut actions);
             }
             Event::Wait { ticket, word, end, deadline } => {
                 self.wait(ticket, word, end, deadline, now, &mut actions);
@@ -161,11 +196,13 @@ impl<R: Rules> Leader<R> {
             Event::Confirmed { pair, position } => {
                 self.core.confirmed(pair, position);
                 self.give_words(&mut actions);
+                self.resign_if_ready(now, &mut actions);
             }
             Event::Need(need) => {
                 self.core.need = need;
                 self.give_words(&mut actions);
             }
+            Event::Leave { until, anyway } => self.leave(until, anyway, now, &mut actions),
             Event::Ended => self.end(&mut actions),
             Event::Tick => self.tick(now, &mut actions),
         }
@@ -195,7 +232,12 @@ impl<R: Rules> Leader<R> {
         match answer {
             ReportAnswer::Landed(revision) => {
                 let opened = self.core.landed(number, revision);
-                self.after_key(opened, actions);
+                if self.core.phase == Phase::Ended {
+                    // It resigned.
+                    self.end(actions);
+                    return;
+                }
+                self.after_key(opened, now, actions);
             }
             ReportAnswer::Refused(key) => self.key_read(Some(key), now, actions),
             ReportAnswer::Unknown => self.retry_later(now),
@@ -215,9 +257,12 @@ impl<R: Rules> Leader<R> {
                 let report = self.core.propose_opening();
                 actions.push(Action::Report(report));
             }
+            if self.core.eligible.has_resigned() {
+                actions.push(Action::Report(self.core.propose_resigning()));
+            }
             return;
         }
-        self.after_key(opened, actions);
+        self.after_key(opened, now, actions);
         if self.core.phase == Phase::Opening && !self.core.eligible.has_reports_in_flight() {
             // Somebody else wrote the key (another setting of the partition): open on what it says now.
             let report = self.core.propose_opening();
@@ -225,13 +270,49 @@ impl<R: Rules> Leader<R> {
         }
     }
 
-    fn after_key(&mut self, opened: bool, actions: &mut Vec<Action>) {
+    fn after_key(&mut self, opened: bool, now: MonoTime, actions: &mut Vec<Action>) {
         self.retry_at = MonoTime::NEVER;
-        self.retry_wait = FIRST_RETRY;
-        if opened {
+        if opened && self.leaving.is_some() {
+            self.core.leave();
+        } else if opened {
             actions.push(Action::Opened);
         }
+        if self.core.phase != Phase::Leaving {
+            self.retry_wait = FIRST_RETRY;
+        }
         self.give_words(actions);
+        self.resign_if_ready(now, actions);
+    }
+
+    fn leave(&mut self, until: MonoTime, anyway: bool, now: MonoTime, actions: &mut Vec<Action>) {
+        // One that goes away may have been asked for this one before.
+        if self.leaving.is_none_or(|leaving| anyway && !leaving.anyway) {
+            self.leaving = Some(Leaving { until, is_late: false, anyway });
+        }
+        if self.core.phase == Phase::Open {
+            self.core.leave();
+        }
+        self.resign_if_ready(now, actions);
+    }
+
+    /// Resigns when there is nothing left to wait for.
+    fn resign_if_ready(&mut self, now: MonoTime, actions: &mut Vec<Action>) {
+        let Some(leaving) = self.leaving.as_mut().filter(|_| self.core.phase == Phase::Leaving) else {
+            return;
+        };
+        if leaving.until <= now {
+            (leaving.until, leaving.is_late) = (MonoTime::NEVER, true);
+        }
+        let is_enough = leaving.is_late && (leaving.anyway || !self.core.level().is_empty());
+        if !self.may_resign() || !(self.core.is_level() || is_enough) {
+            return;
+        }
+        // They ask for the word of others, who have not given it.
+        let tickets = self.waiters.drain();
+        if !tickets.is_empty() {
+            actions.push(Action::Refuse { tickets });
+        }
+        actions.push(Action::Report(self.core.propose_resigning()));
     }
 
     fn retry_later(&mut self, now: MonoTime) {
@@ -263,6 +344,8 @@ impl<R: Rules> Leader<R> {
         if self.retry_at <= now {
             self.retry_at = MonoTime::NEVER;
             actions.push(Action::ReadKey);
+        } else {
+            self.resign_if_ready(now, actions);
         }
     }
 

@@ -7,7 +7,7 @@ use felix_cluster::state as stored;
 use felix_cluster::view::{Learned, View};
 use felix_control::agent::{Agent, ReportError};
 use felix_protocol::ids::{Generation, PartitionId};
-use felix_replication::eligible::{KeyState, Last, Pair, Report, Revision};
+use felix_replication::eligible::{KeyState, Last, Pair, Report, Resigned, Revision};
 use felix_replication::event::ReportAnswer;
 
 /// Called once with what came back; must not wait.
@@ -87,16 +87,16 @@ impl ControlStore for Agent {
 /// A report that names its own tenure as the newest to have opened is the opening one; the store's side works
 /// out the same set from the same revision (C10).
 fn in_their_words(report: &Report, generation: Generation) -> lawful::Report {
+    let theirs = |pairs: &BTreeSet<Pair>| -> BTreeSet<stored::Pair> {
+        pairs.iter().map(|pair| stored::Pair { broker: pair.broker, log: pair.log }).collect()
+    };
+    if let Some(Resigned { end, pairs }) = &report.resigned {
+        return lawful::Report::Resigned(stored::Resigned { end: *end, pairs: theirs(pairs) });
+    }
     match report.last {
         Last::Opened { pair, generation: opened } if opened == generation => lawful::Report::Opened(pair.log),
-        Last::Opened { .. } | Last::Never | Last::Declined => lawful::Report::Eligible {
-            pairs: report
-                .eligible
-                .iter()
-                .map(|pair| stored::Pair { broker: pair.broker, log: pair.log })
-                .collect(),
-            dead: BTreeSet::new(),
-            need: 1,
-        },
+        Last::Opened { .. } | Last::Never | Last::Declined => {
+            lawful::Report::Eligible { pairs: theirs(&report.eligible), dead: BTreeSet::new(), need: 1 }
+        }
     }
 }

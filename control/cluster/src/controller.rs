@@ -160,7 +160,8 @@ impl Controller {
         match state.leader {
             Some(leader) if next == Next::Keep && state.opened() => {
                 self.waits.opened(&partition.id, &leader);
-                self.look_at_move(view, partition, &leader)
+                let move_on = self.look_at_move(view, partition, &leader);
+                move_on.or_else(|| moves::drop_spare(view, partition))
             }
             Some(leader) if next == Next::Keep => self.look_at_opening(view, partition, &leader, standings),
             Some(_) | None => {
@@ -223,6 +224,7 @@ fn is_unsettled(view: &View, partition: &PartitionView) -> bool {
     !view.may_lead(leader.broker, leader.session)
         || !state.opened()
         || moves::is_draining(view, leader.broker)
+        || moves::has_draining(view, state)
         || reassign::in_progress(state)
 }
 

@@ -8,18 +8,20 @@
 //! ```
 //!
 //! A tenure that nobody opened is replaced by compare alone and never asked for. Who asks: a broker that drains, a
-//! reassignment whose leader leaves, and an operator who wants preferred leaders (`elect`). Deliberately absent: time (the
-//! controller's waits), and who succeeds (`promotion`).
+//! reassignment whose leader leaves, and an operator who wants preferred leaders (`elect`). A broker that drains is also
+//! taken out of the sets in which it follows ([`drop_spare`]). Deliberately absent: time (the controller's waits), and who
+//! succeeds (`promotion`).
 
 use std::collections::BTreeSet;
 
 use felix_protocol::ids::{BrokerId, PartitionId, SessionId};
 
 use crate::decision::Decision;
+use crate::eligible;
 use crate::keys::Key;
 use crate::reassign::{self, Progress};
 use crate::revoke::{Revocation, RevokeSet};
-use crate::state::{Leader, NodeState, Partition};
+use crate::state::{Leader, NodeState, Pair, Partition};
 use crate::view::{PartitionView, View};
 
 /// The most partitions that one node is giving up at a time: each is without leader for a moment.
@@ -32,15 +34,59 @@ pub struct Drain {
     pub leads: usize,
     /// Those of them that somebody else could lead: the node waits for these before it exits.
     pub movable: usize,
+    /// Partitions of others in whose sets it stands and is not needed: it waits until it is out of them, too.
+    pub follows: usize,
+}
+
+impl Drain {
+    /// Whether the node need not wait for anything more.
+    pub fn is_done(&self) -> bool {
+        self.movable == 0 && self.follows == 0
+    }
 }
 
 /// How far the draining of that life of that node is.
 pub fn drain(view: &View, node: BrokerId, session: SessionId) -> Drain {
-    let led = view.partitions().filter(|partition| partition.led_by(node, session).is_some());
-    led.fold(Drain::default(), |drain, partition| Drain {
-        leads: drain.leads + 1,
-        movable: drain.movable + usize::from(has_successor(view, &partition.state)),
-    })
+    let mut drain = Drain::default();
+    for partition in view.partitions() {
+        if partition.led_by(node, session).is_some() {
+            drain.leads += 1;
+            drain.movable += usize::from(has_successor(view, &partition.state));
+        } else {
+            drain.follows += usize::from(spare(view, partition).any(|pair| pair.broker == node));
+        }
+    }
+    drain
+}
+
+/// Eligible copies on brokers that drain, which the partition can do without (C9): who waits for their word would wait in
+/// vain before long.
+fn spare<'a>(view: &'a View, partition: &'a PartitionView) -> impl Iterator<Item = &'a Pair> {
+    let state = &partition.state;
+    let stays = acting(view, state).is_some_and(|leader| !is_draining(view, leader.broker));
+    let floor = eligible::need(state, reassign::min_insync(view, partition)).saturating_sub(1);
+    let most = if stays { state.eligible.len().saturating_sub(floor) } else { 0 };
+    state.eligible.iter().filter(|pair| is_draining(view, pair.broker)).take(most)
+}
+
+/// Takes one copy on a broker that drains out of the set, if C9 allows. Within a tenure everybody may make the set
+/// smaller; the leader hears of it by the compare that it loses.
+pub fn drop_spare(view: &View, partition: &PartitionView) -> Option<Decision> {
+    let dropped = spare(view, partition).next()?;
+    let (topic, node) = (view.topic(&partition.id.topic)?, view.broker(dropped.broker)?);
+    let mut state = partition.state.clone();
+    state.eligible.remove(dropped);
+    let key = Key::Partition(partition.id);
+    let decision = Decision::new()
+        .at(Key::Node(node.id), node.revision)
+        .at(Key::Topic(topic.id), topic.revision)
+        .at(key.clone(), partition.revision);
+    Some(decision.put(key, &state))
+}
+
+/// Whether any copy that counts is on a broker that drains.
+pub(crate) fn has_draining(view: &View, state: &Partition) -> bool {
+    state.eligible.iter().any(|pair| is_draining(view, pair.broker))
 }
 
 /// Whether a working leader's partition is to be led by somebody else.

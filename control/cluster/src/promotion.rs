@@ -99,7 +99,8 @@ fn clean(
         return live.min_by_key(|leader| (draining(view, leader.broker), leaves(leader.broker)));
     }
     let seats = |pairs: &BTreeSet<Pair>| -> Vec<Leader> {
-        let able = pairs.iter().filter(|pair| !passed_over.contains(&pair.broker));
+        let able =
+            pairs.iter().filter(|pair| !passed_over.contains(&pair.broker) && !left(view, partition, pair));
         able.filter(|pair| partition.replicas.contains(&pair.broker))
             .filter_map(|pair| seat(view, pair.broker, Some(pair.log)))
             .collect()
@@ -126,6 +127,11 @@ fn clean(
             )
         })
     })
+}
+
+/// Whether that copy's leader resigned because its broker goes away: it leads again in the broker's next life.
+fn left(view: &View, partition: &Partition, pair: &Pair) -> bool {
+    partition.resigned.is_some() && partition.last.pair() == Some(*pair) && draining(view, pair.broker)
 }
 
 /// Whether every copy that held everything acknowledged has declined in doubt, none being wiped: then

@@ -192,7 +192,7 @@ pub fn progress(view: &View, partition: &PartitionView, state: &Partition) -> Pr
 
 /// What the operator set on the topic, or on all of them. What single brokers' own files say is theirs to know; the
 /// majority counts for it here.
-fn min_insync(view: &View, partition: &PartitionView) -> Option<usize> {
+pub(crate) fn min_insync(view: &View, partition: &PartitionView) -> Option<usize> {
     const NAME: &str = "min.insync.replicas";
     let topic = view.topic(&partition.id.topic).and_then(|topic| topic.overrides.get(NAME));
     topic.or_else(|| view.cluster_overrides().get(NAME))?.parse().ok()

@@ -214,12 +214,20 @@ impl Agent {
 
     /// Takes what is over off the list of what this node is asked to give up. To be called when something was given up.
     pub async fn tidy_revocations(&self) -> Result<(), ControlError> {
+        let (to, from) = oneshot::channel();
+        self.tidy_revocations_then(|done| drop(to.send(done)));
+        let stopped = || ControlError::Stopped("its loop is over".to_owned());
+        from.await.unwrap_or_else(|_| Err(stopped()))
+    }
+
+    /// The same for those who do not await: `done` is called on the control thread and must not wait.
+    pub fn tidy_revocations_then(&self, done: impl FnOnce(Result<(), ControlError>) + Send + 'static) {
         let node = self.node();
-        self.run(move |view| match moves::tidy(view, node) {
+        let decide = move |view: &View| match moves::tidy(view, node) {
             Some(decision) => Step::Write(decision, Box::new(|_| ())),
             None => Step::Done(()),
-        })
-        .await
+        };
+        self.submit(decide, done);
     }
 
     /// How far the draining of this node is.

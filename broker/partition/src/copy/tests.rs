@@ -18,6 +18,7 @@ use crate::opening::{Decline, OpenRequest, Opener, Outcome};
 
 mod crash;
 mod failing;
+mod leaving;
 mod opening;
 
 /// A clock that a test moves.

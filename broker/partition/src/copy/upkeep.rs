@@ -2,7 +2,6 @@
 
 use felix_protocol::ids::{Offset, PartitionId};
 use felix_protocol::time::{Clock, WallTime};
-use felix_replication::leader::Phase;
 use felix_storage::disk::Disk;
 use felix_storage::{Deleted, FlushJob, Replica, Retired, StorageError};
 use thiserror::Error;
@@ -71,7 +70,7 @@ impl<D: Disk, C: Clock, W> Copy<D, C, W> {
         ports: &mut impl Ports<Writer = W>,
     ) -> Result<Offset, DeleteRecordsError> {
         let (start, mark) = (self.log.start(), self.published.mark());
-        let leads = self.leader.as_ref().is_some_and(|leader| leader.phase() != Phase::Ended);
+        let leads = self.leader.as_ref().is_some_and(|leader| leader.admits(None).is_ok());
         if !leads || !self.lease.may_admit(self.clock.now()) {
             return Err(DeleteRecordsError::NotLeader);
         }

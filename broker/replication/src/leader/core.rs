@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use felix_protocol::ids::{Generation, Offset};
 
-use crate::eligible::{Eligible, KeyState, Last, Learned, Pair, Report, Revision, opening_set};
+use crate::eligible::{Eligible, KeyState, Last, Learned, Pair, Report, Resigned, Revision, opening_set};
 use crate::mark::MarkRule;
 use crate::rules::Rules;
 
@@ -34,6 +34,8 @@ pub enum Phase {
     Opening,
     /// It has.
     Open,
+    /// Asked to give the partition up: nothing is written any more, and what is written is still answered for.
+    Leaving,
     /// Over, for good (C6).
     Ended,
 }
@@ -86,7 +88,7 @@ impl<R: Rules> Core<R> {
     /// Whether an acknowledgement may be given at all: opened (C10), and not over.
     pub fn may_acknowledge(&self) -> bool {
         match self.phase {
-            Phase::Open => true,
+            Phase::Open | Phase::Leaving => true,
             Phase::Opening => !R::C10_OPENS_FIRST,
             Phase::Ended => false,
         }
@@ -108,7 +110,42 @@ impl<R: Rules> Core<R> {
 
     /// A report landed. Returns whether that opened the tenure.
     pub fn landed(&mut self, number: u64, revision: Revision) -> bool {
-        self.eligible.landed(number, revision) && self.open_if_reported()
+        let resigns = self.eligible.resigns(number);
+        let counts = self.eligible.landed(number, revision);
+        if counts && resigns {
+            self.end();
+        }
+        counts && self.open_if_reported()
+    }
+
+    /// The tenure is to end; only one that opened has anything to hand over.
+    pub fn leave(&mut self) {
+        debug_assert_eq!(self.phase, Phase::Open);
+        self.phase = Phase::Leaving;
+    }
+
+    /// Whether everything that was written is durable here.
+    pub fn is_settled(&self) -> bool {
+        self.stored >= self.end
+    }
+
+    /// Eligible pairs that have confirmed everything, as of the key last learned.
+    pub fn level(&self) -> BTreeSet<Pair> {
+        let level = |pair: &&Pair| self.confirmed.get(*pair).is_some_and(|position| *position >= self.end);
+        self.eligible.known().eligible.iter().filter(level).copied().collect()
+    }
+
+    /// Whether each eligible pair has confirmed everything.
+    pub fn is_level(&self) -> bool {
+        self.level().len() == self.eligible.known().eligible.len()
+    }
+
+    /// The last report, on the revision last learned: where the log ends, and who holds all of it. To be made when nothing
+    /// is written any more and everything is durable here.
+    pub fn propose_resigning(&mut self) -> Report {
+        debug_assert!(self.phase == Phase::Leaving && self.is_settled());
+        let (end, pairs) = (self.end, self.level());
+        self.eligible.propose_resigning(Resigned { end, pairs })
     }
 
     /// The key was seen. Returns whether that opened the tenure: an opening report whose answer got lost

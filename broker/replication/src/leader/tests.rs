@@ -247,6 +247,7 @@ enum Move {
     Confirm(u8, i64),
     Need(usize),
     Tick(u64),
+    Leave(u64, bool),
     End,
 }
 
@@ -260,13 +261,15 @@ fn moves() -> impl Strategy<Value = Move> {
         3 => (0..3u8, 0..5i64).prop_map(|(who, back)| Move::Confirm(who, back)),
         1 => (1..4usize).prop_map(Move::Need),
         2 => (0..100u64).prop_map(Move::Tick),
+        1 => (0..200u64, any::<bool>()).prop_map(|(patience, anyway)| Move::Leave(patience, anyway)),
         1 => Just(Move::End),
     ]
 }
 
 proptest! {
     /// Whatever the order of events: every writer gets exactly one word, none before the opening, none by
-    /// the mark before the mark is there, and the mark never moves back.
+    /// the mark before the mark is there, and the mark never moves back. Who resigns has everything durable, names only
+    /// eligible pairs that confirmed all of it, and keeps nobody waiting.
     #[test]
     fn every_writer_gets_exactly_one_word(script in prop::collection::vec(moves(), 1..120)) {
         let members = [pair(2, 20), pair(3, 30)];
@@ -281,7 +284,18 @@ proptest! {
         loop {
             for action in std::mem::take(&mut pending) {
                 match action {
-                    Action::Report(report) => reports.push(report),
+                    Action::Report(report) => {
+                        if let Some(resigned) = &report.resigned {
+                            let core = leader.core();
+                            prop_assert!(core.stored == end && resigned.end == end && leader.waiters.is_empty());
+                            let level = |pair: &Pair| core.confirmed.get(pair) == Some(&end);
+                            prop_assert!(resigned.pairs.iter().all(level));
+                            prop_assert!(resigned.pairs.is_subset(&report.eligible));
+                            let nobody = resigned.pairs.is_empty() && !report.eligible.is_empty();
+                            prop_assert!(!nobody || leader.leaving.unwrap().anyway);
+                        }
+                        reports.push(report);
+                    }
                     Action::ReadKey => {}
                     Action::Opened => opened = true,
                     Action::Advance { mark: to } => {
@@ -303,7 +317,13 @@ proptest! {
                     }
                 }
             }
+            opened |= leader.core().opened_at.is_some();
             let Some(next) = script.next() else { break };
+            // What is not admitted is not written.
+            if matches!(next, Move::Append(_) | Move::Wait(..)) && leader.is_leaving() {
+                prop_assert_eq!(leader.admits(None), Err(Refusal::Ended));
+                continue;
+            }
             let event = match next {
                 Move::Append(records) => {
                     end += records;
@@ -349,9 +369,11 @@ proptest! {
                     now += later;
                     Event::Tick
                 }
+                Move::Leave(patience, anyway) => Event::Leave { until: at(now + patience), anyway },
                 Move::End => Event::Ended,
             };
             pending = leader.step(event, at(now));
+            opened |= leader.core().opened_at.is_some();
         }
         for action in leader.step(Event::Ended, at(now)) {
             if let Action::Refuse { tickets } = action {

@@ -7,6 +7,7 @@ use felix_partition::append::Append;
 use felix_partition::config::PartitionConfig;
 use felix_partition::copy::{Closing, DeleteRecordsError, DeleteTo};
 use felix_protocol::ids::{Generation, Offset, PartitionId};
+use felix_protocol::time::MonoTime;
 use felix_replication::eligible::KeyState;
 use felix_replication::event::ReportAnswer;
 use felix_replication::lease::Lease;
@@ -49,6 +50,8 @@ pub(crate) enum Message {
     Adopt { copy: Box<LaneCopy>, key: KeyState },
     /// The lane's copy has durably accepted this generation, and leads at it from now on, under that lease.
     Lead { partition: PartitionId, generation: Generation, lease: Lease, key: KeyState },
+    /// The tenure at this generation is asked for: it resigns, by `until` if it must wait for others. Earlier ones are over.
+    Leave { partition: PartitionId, generation: Generation, until: MonoTime },
     /// Tenures up to this generation are over.
     End { partition: PartitionId, generation: Generation },
     /// Everything sent before this has been done.
@@ -74,6 +77,6 @@ pub(crate) enum Message {
     /// End as a killed process does: nothing is finished, nothing is closed.
     #[cfg(test)]
     Abandon,
-    /// Finish what was taken in, close every copy, and end.
-    Stop { answer: Sender<Vec<Closed>> },
+    /// Finish what was taken in, resign first where that is wanted, close every copy, and end.
+    Stop { resign: bool, answer: Sender<Vec<Closed>> },
 }

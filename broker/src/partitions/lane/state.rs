@@ -34,8 +34,10 @@ use crate::tasks;
 /// Copies looked after by retention between two looks at the mailbox.
 const RETAIN_SLICE: usize = 32;
 
-/// How long a lane that is told to stop waits for flushes and other replicas.
+/// How long a lane that is told to stop waits for flushes, other replicas and the control store.
 const STOP_WITHIN: Duration = Duration::from_secs(5);
+/// How long eligible followers may take to catch up with a leader that stops.
+const LAST_FOLLOWERS_WITHIN: Duration = Duration::from_secs(2);
 
 /// A copy with what the lane keeps beside it.
 struct Slot {
@@ -199,6 +201,7 @@ impl State {
                 });
                 self.publish(&partition);
             }
+            Message::Leave { partition, generation, until } => self.leave(partition, generation, until),
             Message::End { partition, generation } => self.end(partition, generation),
             // Whoever waits may have given up.
             Message::Barrier { answer } => drop(answer.send(())),
@@ -245,9 +248,12 @@ impl State {
                 self.slots.clear();
                 self.stopping = Some(Stopping { answer, deadline: MonoTime(0) });
             }
-            Message::Stop { answer } => {
-                let deadline = self.context.clock.now().after(STOP_WITHIN);
-                self.stopping = Some(Stopping { answer, deadline });
+            Message::Stop { resign, answer } => {
+                let now = self.context.clock.now();
+                self.stopping = Some(Stopping { answer, deadline: now.after(STOP_WITHIN) });
+                if resign {
+                    self.resign_all(now.after(LAST_FOLLOWERS_WITHIN));
+                }
             }
         }
     }
@@ -328,6 +334,26 @@ impl State {
             clock: self.context.clock,
         };
         self.context.led.insert(PartitionHandle { shared: Arc::new(tenure) });
+    }
+
+    fn leave(&mut self, partition: PartitionId, generation: Generation, until: MonoTime) {
+        let Some(slot) = self.slots.get(&partition) else { return };
+        if slot.copy.published().generation() != generation {
+            // It was given up before it began here.
+            self.end(partition, generation);
+            return;
+        }
+        self.context.led.remove(&partition);
+        self.work(&partition, |copy, ports| copy.leave(until, false, ports));
+    }
+
+    /// The broker stops: each tenure gives its partition up for others, or for the next life of this one.
+    fn resign_all(&mut self, until: MonoTime) {
+        let partitions: BTreeSet<PartitionId> = self.slots.keys().copied().collect();
+        for partition in partitions {
+            self.context.led.remove(&partition);
+            self.work(&partition, |copy, ports| copy.leave(until, true, ports));
+        }
     }
 
     fn end(&mut self, partition: PartitionId, generation: Generation) {

@@ -54,7 +54,7 @@ fn a_broker_that_drains_gives_up_what_others_can_lead_slice_by_slice() {
     let session = world.session(1);
     world.drain(1);
     world.settle();
-    assert_eq!(drain(&world.view, BrokerId(1), session), Drain { leads: 302, movable: 300 });
+    assert_eq!(drain(&world.view, BrokerId(1), session), Drain { leads: 302, movable: 300, follows: 0 });
     let mut slices = Vec::new();
     while world.give_up(1) > 0 {
         let left = drain(&world.view, BrokerId(1), session).movable;
@@ -66,7 +66,7 @@ fn a_broker_that_drains_gives_up_what_others_can_lead_slice_by_slice() {
     // They are led by the next replica that stays; what nobody else holds is not asked for.
     assert!(ids.iter().all(|id| led(&world, *id) == Some((2, 2))));
     assert!(alone.iter().all(|id| led(&world, *id) == Some((1, 1))));
-    assert_eq!(drain(&world.view, BrokerId(1), session), Drain { leads: 2, movable: 0 });
+    assert_eq!(drain(&world.view, BrokerId(1), session), Drain { leads: 2, movable: 0, follows: 0 });
     assert!(world.view.revocations(BrokerId(1)).unwrap().value.is_empty());
 }
 
@@ -262,4 +262,81 @@ fn a_node_takes_off_only_what_is_over() {
     let left: Vec<PartitionId> = set.iter().map(|tenure| tenure.partition).collect();
     assert_eq!(left, [ids[0], ids[2]]);
     assert_eq!(log(1), own(1).log);
+}
+
+#[test]
+fn a_leader_alone_that_resigns_leads_on_unless_its_broker_goes_away() {
+    let mut world = World::with_brokers(2);
+    let id = topic(&mut world, &[1], 1)[0];
+    world.resign(id, &[]).unwrap();
+    assert_eq!(led(&world, id), Some((1, 2)), "at once, by nobody's clock");
+    open(&mut world, id);
+    world.drain(1);
+    world.resign(id, &[]).unwrap();
+    assert_eq!(led(&world, id), None);
+    assert!(world.state(id).resigned.is_some(), "visibly leaderless");
+    world.fence(1);
+    world.settle();
+    assert_eq!(led(&world, id), None);
+    // Its next life leads at once.
+    world.register(1);
+    world.settle();
+    assert_eq!(led(&world, id), Some((1, 3)));
+}
+
+#[test]
+fn who_goes_away_is_followed_by_those_that_hold_everything_acknowledged() {
+    let mut world = World::with_brokers(3);
+    let id = topic(&mut world, &[1, 2], 1)[0];
+    world.drain(1);
+    // Broker 2 has not got the end of the log.
+    world.resign(id, &[]).unwrap();
+    assert_eq!(led(&world, id), Some((2, 2)));
+    // And if that one is lost before it opens, the broker that left is asked once more, while it is there, and in its next
+    // life.
+    world.fence(2);
+    world.settle();
+    assert_eq!(led(&world, id), Some((1, 3)));
+    world.fence(1);
+    world.settle();
+    assert_eq!(led(&world, id), None);
+    world.register(1);
+    world.settle();
+    assert_eq!(led(&world, id), Some((1, 4)));
+}
+
+#[test]
+fn a_broker_that_drains_leaves_the_sets_in_which_it_follows_as_far_as_c9_allows() {
+    let mut world = World::with_brokers(4);
+    let three = topic(&mut world, &[1, 2, 3], 1)[0];
+    let two = topic(&mut world, &[1, 2], 1)[0];
+    let own_led = topic(&mut world, &[2, 1], 1)[0];
+    let stale = world.view.learned(&three).unwrap();
+    world.drain(2);
+    let session = world.session(2);
+    assert_eq!(drain(&world.view, BrokerId(2), session), Drain { leads: 1, movable: 1, follows: 1 });
+    world.settle();
+    // Of three one may go; of two the other one is needed: there the broker goes as it is.
+    assert_eq!(world.state(three).eligible, [own(3)].into());
+    assert_eq!(world.state(two).eligible, [own(2)].into());
+    assert_eq!(led(&world, own_led), Some((2, 1)));
+    let left = drain(&world.view, BrokerId(2), session);
+    assert_eq!((left.follows, left.is_done()), (0, false));
+    assert_eq!(world.give_up(2), 1);
+    assert_eq!(led(&world, own_led), Some((1, 2)));
+    assert!(drain(&world.view, BrokerId(2), session).is_done());
+    // What the leader reports on what it knew before does not land.
+    let tenure =
+        crate::eligible::Tenure { broker: BrokerId(1), session: world.session(1), generation: generation(1) };
+    let report = Report::Eligible { pairs: [own(2), own(3)].into(), dead: BTreeSet::new(), need: 2 };
+    let partition = world.view.partition(&three).unwrap().clone();
+    let late = crate::eligible::decide(&partition, stale, &tenure, &report).unwrap().unwrap();
+    assert!(!world.commit(&late));
+    // Two that drain at once leave no fewer than are needed.
+    world.register(2);
+    level(&mut world, three, &[own(2), own(3)]);
+    world.drain(2);
+    world.drain(3);
+    world.settle();
+    assert_eq!(world.state(three).eligible.len(), 1);
 }

@@ -45,6 +45,14 @@ fn told(action: &Action) -> String {
         numbers.join(" ")
     };
     match action {
+        Action::Report(Report { number, revision, resigned: Some(resigned), .. }) => {
+            format!(
+                "report {number} on {}: resigned at {}, held by {}",
+                revision.0,
+                resigned.end,
+                names_of(&resigned.pairs)
+            )
+        }
         Action::Report(Report { number, revision, eligible, last, .. }) => {
             let last = match last {
                 Last::Never => "never".to_owned(),
@@ -106,6 +114,10 @@ fn event(words: &[&str]) -> Event {
         "key" => Event::KeyRead { key: Some(named_key(&words[1..])) },
         "confirmed" => Event::Confirmed { pair: named_pair(words[1]), position: number(2) },
         "need" => Event::Need(words[1].parse().unwrap()),
+        "leave" => {
+            let anyway = words.get(3) == Some(&"anyway");
+            Event::Leave { until: at(words[2].parse().unwrap()), anyway }
+        }
         "ended" => Event::Ended,
         "time" => Event::Tick,
         other => panic!("no event is called {other}"),

@@ -1,0 +1,62 @@
+//! Copies whose leaders are asked to go.
+
+use super::*;
+
+fn leave(world: &mut World, copy: &mut TestCopy) {
+    copy.leave(world.clock.now().after(Duration::from_secs(1)), false, &mut world.ports);
+}
+
+#[test]
+fn what_was_taken_in_is_finished_and_nothing_else_is_taken_in() {
+    let mut world = World::new();
+    let mut copy = world.leading(PartitionConfig::default());
+    world.append(&mut copy, "first", append(batch(3), Acks::Leader));
+    world.append(&mut copy, "all", append(batch(2), Acks::All));
+    let changed = world.ports.changed;
+    leave(&mut world, &mut copy);
+    assert!(world.ports.changed > changed, "readers are told");
+    assert_eq!(copy.published().stage(), Stage::Closed);
+    world.append(&mut copy, "late", append(batch(1), Acks::Leader));
+    assert_eq!(world.answers(), [("late", Err(AppendError::NotLeader))]);
+    let deleted = copy.delete_records(DeleteTo::Offset(1), &mut world.ports);
+    assert_eq!(deleted, Err(DeleteRecordsError::NotLeader));
+    assert!(world.ports.reports.is_empty() && !copy.is_quiet());
+    assert!(world.flush(&mut copy));
+    let answers = world.answers();
+    assert!(answers.iter().all(|(_, answer)| answer.is_ok()) && answers.len() == 2, "{answers:?}");
+    let report = world.ports.reports.pop().unwrap();
+    let resigned = report.resigned.unwrap();
+    assert_eq!((resigned.end, resigned.pairs.len()), (5, 0));
+    let landed = ReportAnswer::Landed(Revision(7));
+    copy.report_answered(generation(1), report.number, landed, &mut world.ports);
+    assert!(copy.is_quiet() && !copy.is_leaving());
+    assert_eq!(copy.published().stage(), Stage::Closed);
+}
+
+#[test]
+fn where_the_page_cache_is_enough_it_is_enough_for_the_last_word() {
+    let mut world = World::new();
+    let mut copy = world.leading(page_cache());
+    world.append(&mut copy, "a", append(batch(3), Acks::All));
+    assert!(world.answers().iter().all(|(_, answer)| answer.is_ok()));
+    leave(&mut world, &mut copy);
+    assert_eq!(world.ports.reports.pop().unwrap().resigned.unwrap().end, 3);
+}
+
+#[test]
+fn asked_while_opening_it_goes_when_that_has_landed_and_is_never_shown_as_open() {
+    let mut world = World::new();
+    let mut copy = world.ready(1, None, PartitionConfig::default());
+    let last = Last::Never;
+    let key = KeyState { revision: Revision(5), topic: Revision(1), eligible: Default::default(), last };
+    copy.lead(key, &mut world.ports);
+    leave(&mut world, &mut copy);
+    assert!(copy.is_leaving());
+    world.land_opening(&mut copy);
+    assert_eq!((copy.published().stage(), world.ports.opened), (Stage::Closed, 0));
+    assert!(world.ports.reports.pop().unwrap().resigned.is_some());
+    // A newer generation of the same session takes its place.
+    let lease = world.lease.clone();
+    copy.accepted(generation(2), lease, &mut world.ports);
+    assert!(!copy.is_leaving());
+}

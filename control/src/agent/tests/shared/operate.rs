@@ -29,7 +29,11 @@ async fn serve(agent: &Agent) {
         } else if asked.contains(&tenure) {
             Report::Resigned(Resigned { end: 3, pairs: partition.state.eligible.clone() })
         } else {
-            let others = partition.state.replicas.iter().filter(|id| **id != agent.node());
+            // Who drains is left out, as controllers do.
+            let view = agent.view();
+            let drains =
+                |id: BrokerId| view.broker(id).is_some_and(|node| node.node.state == NodeState::Draining);
+            let others = partition.state.replicas.iter().filter(|id| **id != agent.node() && !drains(**id));
             let pairs = others.map(|id| pair(id.0)).collect();
             Report::Eligible { pairs, dead: BTreeSet::new(), need: 1 }
         };
@@ -83,7 +87,10 @@ async fn a_node_that_drains_hands_over_and_an_election_brings_the_leaders_back()
     let ids = placed(&agents, &[1, 2, 3], 5).await;
     agents[0].drain().await.unwrap();
     assert_eq!(agents[0].drained().movable, 5);
-    serve_until(&agents, "they are handed over", led_by(&ids, 2)).await;
+    let session = agents[0].session();
+    let is_gone = |view: &View| felix_cluster::moves::drain(view, BrokerId(1), session).is_done();
+    let handed_over = |view: &View| led_by(&ids, 2)(view) && is_gone(view);
+    serve_until(&agents, "they are handed over, and it is out of their sets", handed_over).await;
     assert_eq!(agents[0].drained(), felix_cluster::moves::Drain::default());
     assert!(agents[0].wait_for(LONG, |view| view.revocations(BrokerId(1)).unwrap().value.is_empty()).await);
     let all: BTreeSet<PartitionId> = ids.iter().copied().collect();
@@ -100,6 +107,8 @@ async fn a_node_that_drains_hands_over_and_an_election_brings_the_leaders_back()
     agents.insert(0, nodes[0].join().await);
     let live = |view: &View| view.broker(BrokerId(1)).is_some_and(|node| !node.is_fenced());
     assert!(agents[2].wait_for(LONG, live).await);
+    let is_level = |view: &View| view.partitions().all(|partition| partition.state.eligible.len() == 2);
+    serve_until(&agents, "it is level again", is_level).await;
     let serving = serve_until(&agents, "they come back", led_by(&ids, 1));
     let (results, ()) = tokio::join!(elect(&agents[2]), serving);
     assert_eq!(results.len(), 5);

@@ -220,6 +220,7 @@ impl Starting {
             rack: settings.rack.clone(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
             copies: dir.partitions()?.len(),
+            fences: replicas.all().into_iter().map(|(partition, row)| (partition, row.accepted)).collect(),
             lease_ms: u64::try_from(settings.lease.as_millis()).unwrap_or(u64::MAX),
         };
         let agent = control::enter(entering, settings.etcd.as_ref(), clock, &replicas).await?;

@@ -4,7 +4,7 @@
 //! cold read and no busy connection can delay a decision. With the embedded store nothing in it ever wakes by
 //! itself; where others share the store, a second thread (`felix-beats`) keeps the session alive.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -23,6 +23,7 @@ use felix_cluster::topics::{
 };
 use felix_cluster::view::{Learned, View};
 use felix_protocol::ids::{BrokerId, Generation, LogId, PartitionId, SessionId, TopicId, Uuid};
+use felix_protocol::time::MonoTime;
 use felix_storage::disk::Disk;
 use thiserror::Error;
 use tokio::sync::{mpsc, oneshot, watch};
@@ -67,6 +68,8 @@ pub struct AgentConfig {
     pub lease_ms: u64,
     /// How many copies of partitions the directory holds: an empty store beside them is not founded anew.
     pub copies: usize,
+    /// The generation that each copy has accepted: a store shared with others that has not granted it has gone back.
+    pub fences: BTreeMap<PartitionId, Generation>,
 }
 
 /// Why an administrative write did not happen.
@@ -184,6 +187,12 @@ impl Agent {
         self.published.sessions()
     }
 
+    /// When each node's newest beat was heard of, where others share the store. A node that was dead already when this
+    /// process began counts from then.
+    pub fn heard(&self) -> BTreeMap<BrokerId, MonoTime> {
+        self.published.heard()
+    }
+
     /// What this node is asked to give up. [`Agent::changed`] tells when that changes.
     pub fn revoked(&self) -> Revoked {
         self.published.revoked().borrow().clone()
@@ -198,7 +207,7 @@ impl Agent {
     /// Whether the store may have gone back without anyone noticing: then a copy whose topic it does not know may
     /// be one that was created later, and is not to be removed.
     pub fn is_unverified(&self) -> bool {
-        self.published.is_unverified()
+        self.published.is_unverified() || !self.published.view().is_confirmed()
     }
 
     /// Waits until the control side has ended; says why, if nobody asked it to. Then nothing can be decided any

@@ -6,7 +6,6 @@
 //! the view that is published contains what was written.
 
 use std::collections::BTreeSet;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -35,6 +34,7 @@ pub(crate) use published::Published;
 pub use published::{Applying, LeaseView, Revoked};
 pub(crate) use sessions::Sessions;
 
+use job::guarded;
 use round::Round;
 
 /// How long to wait before looking at a store again that did not answer.
@@ -68,6 +68,11 @@ pub enum ControlError {
     Broken,
 }
 
+/// What is said when [`felix_cluster::recovery::acknowledge`] was written under a process: what it knows, and the ids
+/// of its copies, are of the history before.
+pub(crate) const RECOVERED: &str = "an operator has taken a control store that went back for good (felix recover \
+                                    store): this process knows the one before, and must be started anew";
+
 /// Why the loop ended although nobody asked it to.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub(crate) enum Over {
@@ -82,6 +87,9 @@ pub(crate) enum Over {
         /// Who has it now.
         session: SessionId,
     },
+    /// An operator has begun a new history of the store.
+    #[error("{RECOVERED}")]
+    Recovered,
     /// The session was lost, and there cannot be another.
     #[error("this node's session was lost, and it cannot register anew: {0}")]
     Refused(String),
@@ -113,6 +121,8 @@ pub(crate) struct Executor<S: Store> {
     store: S,
     watch: Option<S::Watch>,
     view: View,
+    /// The control epoch at the start: it does not change in the life of a process.
+    epoch: u64,
     controller: Controller,
     published: Arc<Published>,
     jobs: Vec<Box<dyn Job>>,
@@ -128,6 +138,7 @@ impl<S: Store> Executor<S> {
             store,
             watch: None,
             view: View::default(),
+            epoch: 0,
             controller: Controller::default(),
             published,
             jobs: Vec::new(),
@@ -135,6 +146,7 @@ impl<S: Store> Executor<S> {
             membership: None,
         };
         executor.relist().await?;
+        executor.epoch = executor.view.control_epoch();
         Ok(executor)
     }
 
@@ -166,6 +178,11 @@ impl<S: Store> Executor<S> {
             sessions.is_urgent = false;
         }
         Ok(settled?)
+    }
+
+    /// Whether an operator has begun a new history of the store since the start.
+    pub(crate) fn is_recovered(&self) -> bool {
+        self.view.control_epoch() != self.epoch
     }
 
     /// What is known now.
@@ -243,7 +260,7 @@ impl<S: Store> Executor<S> {
         }
         self.view.advance(batch.revision);
         if let Some(sessions) = &mut self.sessions {
-            sessions.follow(&self.view, &batch.changes);
+            sessions.follow(&self.view, &batch.changes, &self.published);
         }
         self.note(&before);
     }
@@ -291,7 +308,7 @@ impl<S: Store> Executor<S> {
         self.view.advance(revision);
         self.watch = Some(watch);
         if let Some(sessions) = &mut self.sessions {
-            sessions.follow(&self.view, &beats);
+            sessions.follow(&self.view, &beats, &self.published);
         }
         // Between two lists more than one step may have been taken, so steps are not checked here.
         self.controller.note_all(&self.view);
@@ -309,6 +326,10 @@ impl<S: Store> Executor<S> {
         loop {
             if self.watch.is_none() {
                 self.relist().await?;
+            }
+            // What follows is for processes of the new history.
+            if self.is_recovered() {
+                return Ok(());
             }
             if let Some(sessions) = &mut self.sessions {
                 sessions.look();
@@ -436,6 +457,9 @@ impl<S: Store> Executor<S> {
         let mut is_silent = false;
         loop {
             let mut settled = self.settle().await;
+            if self.is_recovered() {
+                return Err(Over::Recovered);
+            }
             if settled.is_ok() {
                 settled = self.keep_session().await?;
             }
@@ -582,18 +606,6 @@ enum Woken {
     Told(Result<Arc<Batch>, StoreError>),
     /// Look again.
     Later,
-}
-
-/// A job's own code panicked; it was told so.
-struct Panicked;
-
-/// Runs a job's code: a panic in it ends that job alone. The panic itself is logged where panics are.
-fn guarded<T>(job: &mut dyn Job, run: impl FnOnce(&mut dyn Job) -> T) -> Result<T, Panicked> {
-    catch_unwind(AssertUnwindSafe(|| run(job))).map_err(|_| {
-        // Whoever waits may panic too.
-        let _ = catch_unwind(AssertUnwindSafe(|| job.fail(ControlError::Broken)));
-        Panicked
-    })
 }
 
 /// While a transaction's outcome is open, a store that does not answer leaves it open.

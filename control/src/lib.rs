@@ -10,4 +10,5 @@ pub mod clock;
 pub mod executor;
 mod membership;
 mod past;
+pub mod recovery;
 pub mod store;

@@ -39,6 +39,9 @@ pub enum EnterError {
         /// Why.
         source: io::Error,
     },
+    /// An operator has begun a new history of the store meanwhile.
+    #[error("{}", crate::executor::RECOVERED)]
+    Recovered,
     /// The copies here could not be given new identities.
     #[error("the copies in the data directory could not be given new identities: {0}")]
     Renew(io::Error),
@@ -59,6 +62,9 @@ pub(crate) struct Membership {
     /// L of a cluster that is founded now.
     pub(crate) lease_ms: u64,
     pub(crate) memory: Memory,
+    /// The store has another history than the one that was known here, by an operator's word: whatever it says of the
+    /// copies here, they get new identities before the first registration.
+    pub(crate) is_anew: bool,
     pub(crate) remember: Remember,
     pub(crate) renew_logs: RenewLogs,
     pub(crate) clock: Arc<dyn LeaseClock>,
@@ -101,9 +107,11 @@ impl Membership {
                 }
                 Step::Register { renew_logs } => renew_logs,
             };
-            if renew_logs {
+            if renew_logs || self.is_anew {
                 (self.renew_logs)().map_err(EnterError::Renew)?;
             }
+            // From here on they have them, and what is written below says so.
+            self.is_anew = false;
             if !is_known {
                 self.note(executor, session)?;
                 is_known = true;
@@ -113,6 +121,7 @@ impl Membership {
             let sent_at = clock.now();
             match self.register(executor, &entry, session).await {
                 Ok(Some(revision)) => return self.entered(executor, session, revision, sent_at),
+                Ok(None) if executor.is_recovered() => return Err(EnterError::Recovered),
                 // Somebody else has written: look again.
                 Ok(None) => {}
                 Err(error) => self.bear(error, answered_at)?,
@@ -145,7 +154,9 @@ impl Membership {
         session: SessionId,
     ) -> Result<Option<Revision>, StoreError> {
         let node = Node { session, ..self.node.clone() };
-        let mut decisions = vec![entry.decide(&node)];
+        // In no other history than the one that was looked at.
+        let cluster = executor.view().revision_of(&Key::Cluster);
+        let mut decisions = vec![entry.decide(&node).at(Key::Cluster, cluster)];
         decisions.extend(registration::found(executor.view(), &self.cluster, self.lease_ms));
         let outcome = executor.commit(&decisions).await?;
         let registered = executor.view().broker(self.id).filter(|node| node.node.session == session);

@@ -10,6 +10,7 @@
 use std::io;
 use std::path::Path;
 
+use felix_cluster::recovery::{self, Place, Verdict, WentBack};
 use felix_cluster::registration::Past;
 use felix_cluster::state::Revision;
 use felix_protocol::ids::SessionId;
@@ -31,6 +32,8 @@ pub(crate) struct Memory {
     pub(crate) revision: Revision,
     /// Which store that was, where it is not the directory's own.
     pub(crate) store: Option<u64>,
+    /// In which of its histories.
+    pub(crate) epoch: u64,
     /// Why there is nothing to remember, where that is so: the file is missing or says nothing.
     pub(crate) lost: Option<&'static str>,
     /// How often it was written.
@@ -44,6 +47,8 @@ struct Stored {
     revision: Revision,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     store: Option<u64>,
+    #[serde(default)]
+    epoch: u64,
     /// Hexadecimal, as in the store.
     sessions: Vec<String>,
     /// The memory was lost once, so that the store may have gone back then.
@@ -52,6 +57,18 @@ struct Stored {
 }
 
 impl Memory {
+    /// Takes in where the store is now: refused where that is not where it was left, unless an operator has begun a new
+    /// history of it since.
+    pub(crate) fn meet(&mut self, found: &Place) -> Result<Verdict, WentBack> {
+        let verdict = recovery::judge(&self.seen(), found)?;
+        (self.epoch, self.store, self.revision) = (found.epoch, found.store, found.revision);
+        Ok(verdict)
+    }
+
+    fn seen(&self) -> Place {
+        Place { epoch: self.epoch, store: self.store, revision: self.revision }
+    }
+
     /// Reads it. A directory whose file is missing, or whose file says nothing, remembers nothing: what was known
     /// of the store is lost, which must not keep the broker from its records.
     pub(crate) fn read<D: Disk>(disk: &D, directory: &Path) -> io::Result<Memory> {
@@ -84,6 +101,7 @@ impl Memory {
             cluster: self.past.cluster.clone(),
             revision: self.revision,
             store: self.store,
+            epoch: self.epoch,
             sessions: self.past.sessions.iter().map(|session| format!("{:016x}", session.0)).collect(),
             unverified: self.past.unverified,
         };
@@ -129,7 +147,8 @@ fn parse(place: &[u8]) -> Option<Memory> {
     let sessions = stored.sessions.iter().map(|text| u64::from_str_radix(text, 16).map(SessionId));
     let sessions = sessions.collect::<Result<Vec<SessionId>, _>>().ok()?;
     let past = Past { cluster: stored.cluster, sessions, unnamed: false, unverified: stored.unverified };
-    Some(Memory { past, revision: stored.revision, store: stored.store, lost: None, turn: stored.turn })
+    let Stored { turn, revision, store, epoch, .. } = stored;
+    Some(Memory { past, revision, store, epoch, lost: None, turn })
 }
 
 #[cfg(test)]
@@ -147,7 +166,7 @@ mod tests {
     fn memory(number: u64) -> Memory {
         let sessions = vec![SessionId(number), SessionId(u64::MAX)];
         let past = Past { cluster: Some("c".to_owned()), sessions, ..Past::default() };
-        Memory { past, revision: Revision(number), store: Some(number), ..Memory::default() }
+        Memory { past, revision: Revision(number), store: Some(number), epoch: number, ..Memory::default() }
     }
 
     #[test]

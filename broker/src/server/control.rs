@@ -37,8 +37,8 @@ pub(super) async fn enter(
         if renewed > 0 {
             tracing::error!(
                 copies = renewed,
-                "the control store knows nothing of this directory's last session: it or the directory is a copy of an \
-                 earlier time, and the copies of partitions here get new identities"
+                "the control store has another history than this directory (one of them was restored from a copy): the \
+                 copies of partitions here get new identities"
             );
         }
         Ok(())

@@ -23,6 +23,7 @@ pub mod producer_ids;
 pub mod promotion;
 pub mod quotas;
 pub mod reassign;
+pub mod recovery;
 pub mod registration;
 pub mod relist;
 pub mod revoke;

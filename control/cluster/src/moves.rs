@@ -190,7 +190,7 @@ pub fn give_back(view: &View, partition: &PartitionView) -> Option<Decision> {
     let mut state = partition.state.clone();
     let leader = acting(view, &state)?;
     let node = view.broker(leader.broker)?;
-    state.generation = state.generation.next()?;
+    state.generation = view.next_generation(&state)?;
     // Its copy is known, because it opened.
     state.leader = Some(Leader { log: state.last.pair().map(|pair| pair.log), ..leader });
     let key = Key::Partition(partition.id);

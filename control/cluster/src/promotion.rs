@@ -54,7 +54,7 @@ pub fn next(view: &View, partition: &Partition, standings: &Standings, unclean_a
     {
         return Next::Keep;
     }
-    let Some(generation) = partition.generation.next() else { return Next::Nobody };
+    let Some(generation) = view.next_generation(partition) else { return Next::Nobody };
     if let Some(leader) = clean(view, partition, standings, &BTreeSet::new()) {
         return Next::Lead { leader, generation, unclean: false };
     }
@@ -77,7 +77,7 @@ pub fn without(
     passed_over: &BTreeSet<BrokerId>,
 ) -> Next {
     let found = clean(view, partition, standings, passed_over);
-    match (found, partition.generation.next()) {
+    match (found, view.next_generation(partition)) {
         (Some(leader), Some(generation)) => Next::Lead { leader, generation, unclean: false },
         (Some(_) | None, _) => Next::Nobody,
     }

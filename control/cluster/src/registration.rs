@@ -77,7 +77,7 @@ pub enum Stranger {
 pub fn found(view: &View, id: &str, lease_ms: u64) -> Vec<Decision> {
     let mut decisions = Vec::new();
     if view.cluster().is_none() {
-        let cluster = Cluster { id: id.to_owned(), control_epoch: 0, lease_ms, lease_in_force_ms: lease_ms };
+        let cluster = Cluster::founded(id, lease_ms);
         decisions.push(Decision::new().absent(Key::Cluster).put(Key::Cluster, &cluster));
     }
     decisions.extend(features::finalise(view));

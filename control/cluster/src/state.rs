@@ -43,6 +43,26 @@ pub struct Cluster {
     pub lease_ms: u64,
     /// The largest L that a live session may still be using.
     pub lease_in_force_ms: u64,
+    /// New tenures begin above it: what lies below may have been granted by a store of which this one is a backup.
+    #[serde(default = "stored::zero", skip_serializing_if = "stored::is_zero", with = "stored::generation")]
+    pub generation_floor: Generation,
+    /// Up to which control epoch an operator has said that copies may be removed which the store does not know.
+    #[serde(default, skip_serializing_if = "stored::is_none")]
+    pub confirmed_epoch: u64,
+}
+
+impl Cluster {
+    /// As it is founded.
+    pub fn founded(id: &str, lease_ms: u64) -> Cluster {
+        Cluster {
+            id: id.to_owned(),
+            control_epoch: 0,
+            lease_ms,
+            lease_in_force_ms: lease_ms,
+            generation_floor: Generation::ZERO,
+            confirmed_epoch: 0,
+        }
+    }
 }
 
 /// Where a node is in its life.

@@ -245,6 +245,26 @@ impl View {
         self.cluster.as_ref().map_or(0, |cluster| cluster.value.lease_ms)
     }
 
+    /// How often an operator has begun a new history of the store; see [`crate::recovery`].
+    pub fn control_epoch(&self) -> u64 {
+        self.cluster.as_ref().map_or(0, |cluster| cluster.value.control_epoch)
+    }
+
+    /// New tenures begin above it.
+    pub fn generation_floor(&self) -> Generation {
+        self.cluster.as_ref().map_or(Generation::ZERO, |cluster| cluster.value.generation_floor)
+    }
+
+    /// Whether copies may be removed that the store does not know: no recovery waits for an operator's word.
+    pub fn is_confirmed(&self) -> bool {
+        self.cluster.as_ref().is_none_or(|at| at.value.confirmed_epoch >= at.value.control_epoch)
+    }
+
+    /// The generation that a partition's next tenure gets; `None` when the numbers are used up.
+    pub fn next_generation(&self, partition: &Partition) -> Option<Generation> {
+        partition.generation.max(self.generation_floor()).next()
+    }
+
     /// Nodes whose sessions may lead, draining ones included, by id.
     pub fn brokers(&self) -> impl Iterator<Item = (BrokerId, &Arc<NodeView>)> {
         self.nodes().filter(|(_, node)| !node.is_fenced())

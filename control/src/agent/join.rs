@@ -4,6 +4,7 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
+use felix_cluster::recovery::{self, Place, Verdict};
 use felix_cluster::state::{Node, NodeState};
 use felix_protocol::ids::{SessionId, TopicId};
 use felix_storage::disk::Disk;
@@ -84,11 +85,17 @@ impl<D: Disk, C: Connect> Joining<D, C> {
         let mut executor = patiently(&*clock, load).await?;
         let found = executor.store().position();
         let seen = Position { store: memory.store.unwrap_or(found.store), revision: memory.revision };
-        if seen.store != found.store || found.revision < seen.revision {
-            return Err(StoreError::WentBack { seen, found }.into());
-        }
-        memory.store = Some(found.store);
+        let epoch = executor.view().control_epoch();
+        let place = Place { epoch, store: Some(found.store), revision: found.revision };
+        let verdict = memory.meet(&place).map_err(|_| StoreError::WentBack { seen, found })?;
         check(&executor, &config, &memory)?;
+        recovery::check_fences(executor.view(), &config.fences)?;
+        if verdict == Verdict::Anew && memory.past.cluster.is_some() {
+            tracing::warn!(
+                epoch,
+                "an operator has taken a control store that went back for good; all copies here get new identities"
+            );
+        }
         if let Some(why) = memory.lost.filter(|_| executor.view().cluster().is_some() && config.copies > 0) {
             tracing::warn!(
                 file = crate::past::FILE_NAME,
@@ -102,7 +109,9 @@ impl<D: Disk, C: Connect> Joining<D, C> {
         let beats = beats.map_err(StartError::Thread)?;
         let mut own = beats.own.clone();
         executor.share(Sessions::new(config.node, Arc::clone(&clock), beats));
-        executor.enter(membership(disk, config, memory, clock, renew_logs)).await?;
+        let mut membership = membership(disk, config, memory, clock, renew_logs);
+        membership.is_anew = verdict == Verdict::Anew;
+        executor.enter(membership).await?;
         executor.publish();
         // Its answer may be late, then the lease begins later. An error is an end that is told elsewhere.
         let _ = tokio::time::timeout(FIRST_BEAT, own.wait_for(Option::is_some)).await;
@@ -134,6 +143,7 @@ fn membership<D: Disk>(
         cluster: config.cluster_id.unwrap_or_else(|| TopicId::random().to_string()),
         lease_ms: config.lease_ms,
         memory,
+        is_anew: false,
         remember: Box::new(move |memory| memory.write(&disk, &directory)),
         renew_logs,
         clock,

@@ -3,6 +3,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
+use felix_cluster::recovery::{FenceAhead, Place, Verdict};
 use felix_cluster::registration::{self, Past, Stranger};
 use felix_cluster::state::{Node, NodeState, Revision};
 use felix_protocol::ids::{SessionId, TopicId};
@@ -43,8 +44,8 @@ pub enum StartError {
     /// The store is older than what this directory has seen.
     #[error(
         "the control store is at revision {store}, but this data directory has seen revision {seen}: control.redb was \
-         restored from an older copy; put the newer one back, or move control.past away to go on without what was \
-         decided since"
+         restored from an older copy; put the newer one back, or go on without what was decided since by `felix \
+         recover store`"
     )]
     WentBack {
         /// The store's revision.
@@ -52,6 +53,12 @@ pub enum StartError {
         /// The directory's.
         seen: Revision,
     },
+    /// The same, seen by what the copies here have accepted.
+    #[error(
+        "the control store went back: {0}; it was restored from a backup, and what was decided since is lost: put a \
+         newer one back, or go on without that by `felix recover store`"
+    )]
+    Ahead(#[from] FenceAhead),
     /// What the directory remembers cannot be read or written.
     #[error("{path}: {source}", path = crate::past::FILE_NAME)]
     Memory {
@@ -112,8 +119,10 @@ fn remedy(error: &StoreError) -> &'static str {
         StoreError::Unavailable(_)
         | StoreError::Unknown(_)
         | StoreError::Compacted(_)
-        | StoreError::Failed(_)
-        | StoreError::WentBack { .. } => "",
+        | StoreError::Failed(_) => "",
+        StoreError::WentBack { .. } => {
+            "; put a newer one back, or go on without what was decided since by `felix recover store`"
+        }
     }
 }
 
@@ -201,6 +210,8 @@ async fn enter<D: Disk>(
     let store = Embedded::open(disk.clone(), &config.directory)?;
     let mut executor = Executor::load(store, Arc::clone(published)).await?;
     let seen = executor.view().revision();
+    let was = memory.revision;
+    let place = Place { epoch: executor.view().control_epoch(), store: None, revision: seen };
     if let Some(why) = memory.lost.filter(|_| executor.view().cluster().is_some()) {
         tracing::warn!(
             file = crate::past::FILE_NAME,
@@ -210,9 +221,7 @@ async fn enter<D: Disk>(
         );
         memory.past.unverified = true;
     }
-    if seen < memory.revision {
-        return Err(StartError::WentBack { store: seen, seen: memory.revision });
-    }
+    let verdict = memory.meet(&place).map_err(|_| StartError::WentBack { store: seen, seen: was })?;
     published.set_unverified(memory.past.unverified);
     memory.past.unnamed = config.cluster_id.is_none();
     check(&executor, config, &memory.past)?;
@@ -221,9 +230,12 @@ async fn enter<D: Disk>(
     // ones only the store's own can still matter.
     let session = random_session();
     let confirmed = executor.view().broker(config.node).map(|node| node.node.session);
+    if verdict == Verdict::Anew {
+        // An operator has vouched for the store, so its session is one of this directory's.
+        memory.past.sessions.extend(confirmed);
+    }
     memory.past.sessions.retain(|known| Some(*known) == confirmed);
     memory.past.sessions.push(session);
-    memory.revision = seen;
     let id = match (executor.view().cluster(), &config.cluster_id) {
         (Some(cluster), _) => cluster.value.id.clone(),
         (None, Some(id)) => id.clone(),

@@ -1,5 +1,7 @@
 //! One thing that somebody wants written: decided from the view, decided again when another write came first.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
 use felix_cluster::decision::Decision;
 use felix_cluster::state::Revision;
 use felix_cluster::view::View;
@@ -94,4 +96,16 @@ impl<R> Drop for Wanted<R> {
             reply(Err(ControlError::Stopped("its loop is over".to_owned())));
         }
     }
+}
+
+/// A job's own code panicked; it was told so.
+pub(super) struct Panicked;
+
+/// Runs a job's code: a panic in it ends that job alone. The panic itself is logged where panics are.
+pub(super) fn guarded<T>(job: &mut dyn Job, run: impl FnOnce(&mut dyn Job) -> T) -> Result<T, Panicked> {
+    catch_unwind(AssertUnwindSafe(|| run(job))).map_err(|_| {
+        // Whoever waits may panic too.
+        let _ = catch_unwind(AssertUnwindSafe(|| job.fail(ControlError::Broken)));
+        Panicked
+    })
 }

@@ -1,5 +1,6 @@
 //! What the loops of the control side show to the rest of the broker.
 
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
@@ -7,8 +8,9 @@ use arc_swap::ArcSwap;
 use felix_cluster::revoke::RevokeSet;
 use felix_cluster::state::Revision;
 use felix_cluster::view::View;
-use felix_protocol::ids::SessionId;
+use felix_protocol::ids::{BrokerId, SessionId};
 use felix_protocol::time::MonoTime;
+use parking_lot::Mutex;
 use tokio::sync::watch;
 
 /// The session is over: no renewal brings its lease back.
@@ -31,6 +33,8 @@ pub(crate) struct Published {
     ended: watch::Sender<bool>,
     /// Whether the store may have gone back unnoticed.
     unverified: AtomicBool,
+    /// Each node's newest beat: when it was written, and heard of.
+    heard: Mutex<BTreeMap<BrokerId, (Revision, MonoTime)>>,
 }
 
 /// The lease of one session of this process, as a plain number: whoever admits writes reads it, without knowing what is
@@ -139,6 +143,7 @@ impl Published {
             failure: OnceLock::new(),
             ended: watch::Sender::new(false),
             unverified: AtomicBool::new(false),
+            heard: Mutex::default(),
         })
     }
 
@@ -191,6 +196,19 @@ impl Published {
 
     pub(crate) fn applied(&self) -> watch::Receiver<Applied> {
         self.applied.subscribe()
+    }
+
+    /// A node's beat was told, written at that revision. One that is read once more is no news.
+    pub(crate) fn hear(&self, node: BrokerId, revision: Revision, now: MonoTime) {
+        let mut heard = self.heard.lock();
+        let before = heard.get(&node).map(|(before, _)| *before);
+        if before.is_none_or(|before| before < revision) {
+            heard.insert(node, (revision, now));
+        }
+    }
+
+    pub(crate) fn heard(&self) -> BTreeMap<BrokerId, MonoTime> {
+        self.heard.lock().iter().map(|(node, (_, at))| (*node, *at)).collect()
     }
 
     pub(crate) fn set_unverified(&self, unverified: bool) {

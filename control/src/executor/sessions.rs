@@ -15,6 +15,7 @@ use felix_protocol::time::MonoTime;
 
 use crate::beats::{Beats, LostSession};
 use crate::clock::LeaseClock;
+use crate::executor::Published;
 
 /// How often everything is read anew, in case the watch has lost something.
 const RELIST_EVERY: Duration = Duration::from_secs(60);
@@ -66,7 +67,7 @@ impl Sessions {
     }
 
     /// The view has taken these changes in.
-    pub(crate) fn follow(&mut self, view: &View, changes: &[Change]) {
+    pub(crate) fn follow(&mut self, view: &View, changes: &[Change], published: &Published) {
         let now = self.clock.reading();
         if let Some(cluster) = view.cluster().map(|cluster| &cluster.value) {
             let (lease_ms, wait_ms) = (cluster.lease_ms, cluster.lease_ms.max(cluster.lease_in_force_ms));
@@ -83,6 +84,7 @@ impl Sessions {
         self.observer.follow(view, now);
         for change in changes.iter().filter(|change| change.value.is_some()) {
             if let Some(Key::Beat(node)) = Key::parse(&change.key) {
+                published.hear(node, change.revision, self.clock.now());
                 let beat = Event::Beat { node, revision: change.revision };
                 self.fences.extend(self.observer.step(beat, now));
             }

@@ -68,6 +68,7 @@ impl Member {
             version: "0".to_owned(),
             lease_ms,
             copies: 0,
+            fences: std::collections::BTreeMap::new(),
         };
         let clock = SystemClock::start();
         let ways = Ways { server: server.clone(), links: Arc::default() };

@@ -70,3 +70,18 @@ form!(
         all.into_iter().map(|(at, ids)| (at, ids.into_iter().map(BrokerId).collect())).collect()
     )
 );
+
+/// Before any recovery: not written, so that older versions write what they read.
+pub fn is_zero(generation: &Generation) -> bool {
+    *generation == Generation::ZERO
+}
+
+/// The same of an epoch.
+pub fn is_none(epoch: &u64) -> bool {
+    *epoch == 0
+}
+
+/// What a generation is that was not written.
+pub fn zero() -> Generation {
+    Generation::ZERO
+}

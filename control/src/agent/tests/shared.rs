@@ -7,6 +7,7 @@ use crate::store::memory::{Fate, Reach, Server};
 
 mod node;
 mod operate;
+mod recovery;
 
 use node::{LEASE, Node, eventually};
 
@@ -49,7 +50,7 @@ async fn three_nodes_form_one_cluster_and_all_see_what_one_of_them_does() {
     let id = agents[0].view().cluster_id().to_owned();
     assert!(!id.is_empty() && agents.iter().all(|agent| agent.view().cluster_id() == id));
     for (node, agent) in nodes.iter().zip(&agents) {
-        assert!(node.holds(agent));
+        eventually("the lease is there", || node.holds(agent)).await;
         assert!(agent.lease().ends_at() < MonoTime::NEVER);
     }
     // On the one whose turn it never is.

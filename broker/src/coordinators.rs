@@ -35,7 +35,7 @@ use felix_coordinator::reply::Listed;
 use felix_coordinator::request::{CommitOffsets, ListGroups};
 use felix_coordinator::{Reply, Request, Settings, locate};
 use felix_protocol::ids::{BrokerId, PartitionId, TopicId};
-use felix_protocol::time::Clock;
+use felix_protocol::time::{Clock, MonoTime};
 use parking_lot::RwLock;
 use thiserror::Error;
 use tokio::sync::Notify;
@@ -55,6 +55,9 @@ pub use self::parked::Asked;
 
 /// How long FindCoordinator and ListGroups wait for machines that are still being read, before they say so.
 const WAIT_FOR_LOADING: Duration = Duration::from_millis(500);
+
+/// The lease is looked at this often at most.
+const LOOK_AT_LEASE: Duration = Duration::from_millis(250);
 
 /// Why the coordinator of a group cannot answer. All of it passes: clients look again, or try again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
@@ -329,8 +332,11 @@ impl Coordinators {
         let mut view = self.shared.agent.changed();
         // What changes from here on is told.
         self.reconcile();
+        let mut lease_at = self.lease_ends_at();
         loop {
-            let rest = self.shared.deadlines.next().map(|at| at.since(self.shared.clock.now()));
+            let now = self.shared.clock.now();
+            let rest = self.shared.deadlines.next().map(|at| at.since(now));
+            let lease_rest = (lease_at != MonoTime::NEVER).then(|| lease_at.since(now));
             tokio::select! {
                 () = closing.cancelled() => break,
                 changed = led.changed() => {
@@ -347,11 +353,22 @@ impl Coordinators {
                 }
                 () = self.shared.deadlines.moved() => {}
                 () = timers::rest(rest) => self.tick(),
+                () = timers::rest(lease_rest) => {
+                    let (ends_at, now) = (self.lease_ends_at(), self.shared.clock.now());
+                    if ends_at <= now {
+                        self.all().iter().for_each(Host::lapse);
+                    }
+                    lease_at = ends_at.max(now.after(LOOK_AT_LEASE));
+                }
             }
         }
         for host in self.all() {
             host.close();
         }
+    }
+
+    fn lease_ends_at(&self) -> MonoTime {
+        self.shared.agent.lease().ends_at()
     }
 
     fn all(&self) -> Vec<Arc<Host>> {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use felix_cluster::config::BrokerConfig;
-use felix_cluster::topics::{CONSUMER_OFFSETS, CreateRefused, CreatedTopic, NewTopic};
+use felix_cluster::topics::{CONSUMER_OFFSETS, CreateRefused, CreatedTopic, NewTopic, consumer_offsets};
 use felix_cluster::view::View;
 use felix_control::agent::AdminError;
 
@@ -18,19 +18,7 @@ fn by_default(config: &BrokerConfig, view: &View, name: &str) -> NewTopic {
     let live = i32::try_from(view.brokers().count()).unwrap_or(i32::MAX).max(1);
     let replicas = |asked: i32| i16::try_from(asked.min(live)).unwrap_or(i16::MAX);
     if name == CONSUMER_OFFSETS {
-        let offsets = &config.offsets;
-        let overrides = [
-            ("cleanup.policy", "compact".to_owned()),
-            ("compression.type", "producer".to_owned()),
-            ("segment.bytes", offsets.topic_segment_bytes.to_string()),
-        ];
-        return NewTopic {
-            name: name.to_owned(),
-            partitions: offsets.topic_partitions,
-            replication_factor: replicas(offsets.topic_replication_factor),
-            assignments: None,
-            overrides: overrides.into_iter().map(|(key, value)| (key.to_owned(), value)).collect(),
-        };
+        return consumer_offsets(&config.offsets);
     }
     NewTopic {
         name: name.to_owned(),

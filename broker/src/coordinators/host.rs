@@ -166,6 +166,18 @@ impl Host {
         }
     }
 
+    /// The lease has run out. Nothing can be written, so that those who wait for others would wait in vain: they look for whoever
+    /// leads, and what the machine thinks of them is forgotten.
+    pub(super) fn lapse(self: &Arc<Self>) {
+        let mut state = self.state.lock();
+        let ready = matches!(state.stage, Stage::Ready(_));
+        // What is on its way fails by itself.
+        let pending = !state.appends.is_empty() || !state.gathered.records.is_empty();
+        if ready && !pending && state.parked.is_waited_for() && !self.handle.is_leader() {
+            self.start_over(&mut state, Unavailable::NotCoordinator);
+        }
+    }
+
     /// The cluster's view has changed.
     pub(super) fn follow(self: &Arc<Self>) {
         let mut state = self.state.lock();

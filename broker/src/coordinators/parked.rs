@@ -56,6 +56,11 @@ impl Parked {
         }
     }
 
+    /// Whether anybody waits.
+    pub(super) fn is_waited_for(&self) -> bool {
+        !self.waiting.is_empty()
+    }
+
     #[cfg(test)]
     pub(super) fn len(&self) -> usize {
         self.waiting.len()

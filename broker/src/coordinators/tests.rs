@@ -382,6 +382,26 @@ async fn clients_that_wait_are_answered_whatever_happens() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn without_a_lease_nobody_waits_for_others() {
+    let dir = TempDir::new().unwrap();
+    let broker = Broker::start(dir.path()).await;
+    let first = broker.join("g").await;
+    broker.sync("g", &first).await;
+    let host = broker.coordinators.host_of("g").unwrap();
+    let group: Arc<str> = "g".into();
+    let waits = broker.coordinators.ask(&group, Request::Join(join("g", ""))).unwrap();
+    host.lapse();
+    assert_eq!(host.waiting(), 1, "the lease is good");
+    broker.agent.stop().await.unwrap();
+    until(|| !host.handle().is_leader()).await;
+    host.lapse();
+    let refused = tokio::time::timeout(LONG, waits).await.unwrap();
+    assert_eq!(refused, Err(Unavailable::NotCoordinator));
+    let refused = broker.coordinators.ask(&group, Request::Describe("g".into()));
+    assert_eq!(refused.err(), Some(Unavailable::NotCoordinator));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn time_passes_for_members_and_nobody_wakes_for_nothing() {
     let dir = TempDir::new().unwrap();
     let broker = Broker::start(dir.path()).await;

@@ -8,6 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use felix_protocol::ids::{BrokerId, TopicId};
 use thiserror::Error;
 
+use crate::config::broker::OffsetsConfig;
 use crate::decision::Decision;
 use crate::keys::{Key, folded};
 use crate::state::{Overrides, Topic, TopicName};
@@ -78,6 +79,23 @@ pub struct NewTopic {
     pub assignments: Option<BTreeMap<i32, Vec<BrokerId>>>,
     /// Its configs.
     pub overrides: Overrides,
+}
+
+/// `__consumer_offsets` as brokers make it when the first group is looked for. It begins with one replica, whatever factor is
+/// configured: the first group is mostly there before the last broker, and a topic that must wait for brokers lets nobody
+/// consume. Others are added as brokers join.
+pub fn consumer_offsets(config: &OffsetsConfig) -> NewTopic {
+    NewTopic {
+        name: CONSUMER_OFFSETS.to_owned(),
+        partitions: config.topic_partitions,
+        replication_factor: 1,
+        assignments: None,
+        overrides: Overrides::from([
+            ("cleanup.policy".to_owned(), "compact".to_owned()),
+            ("compression.type".to_owned(), "producer".to_owned()),
+            ("segment.bytes".to_owned(), config.topic_segment_bytes.to_string()),
+        ]),
+    }
 }
 
 /// Why a topic is not created.

@@ -7,6 +7,7 @@ use crate::store::memory::{Fate, Reach, Server};
 
 mod node;
 mod operate;
+mod producers;
 mod recovery;
 
 use node::{LEASE, Node, eventually};

@@ -28,6 +28,10 @@ pub trait Ports {
     /// The tenure is opened.
     fn opened(&mut self, partition: PartitionId, generation: Generation);
 
+    /// No eligible follower answers: the partition is given up, and so many records may be lost that only this copy
+    /// acknowledged. A loss event.
+    fn cut_off(&mut self, partition: PartitionId, generation: Generation, exposed: i64);
+
     /// The mark and the last stable offset moved over this many bytes each.
     fn moved(&mut self, partition: PartitionId, mark_bytes: u64, stable_bytes: u64);
 
@@ -45,6 +49,11 @@ impl<D: Disk, C: Clock, W> Copy<D, C, W> {
                 Action::Opened => {
                     self.published.set_stage(Stage::Open);
                     ports.opened(self.id, self.published.generation());
+                    ports.changed(self.id);
+                }
+                Action::CutOff { exposed } => {
+                    self.published.set_stage(Stage::Closed);
+                    ports.cut_off(self.id, self.published.generation(), exposed);
                     ports.changed(self.id);
                 }
                 Action::Advance { mark } => self.publish_mark(mark, ports),

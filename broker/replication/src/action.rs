@@ -14,6 +14,12 @@ pub enum Action {
     ReadKey,
     /// The opening landed: acknowledgements may go from here on.
     Opened,
+    /// No eligible peer answers although their beats move: the tenure is given up, and what was acknowledged on the leader's
+    /// word alone may be lost. A loss event; nothing is admitted from here on.
+    CutOff {
+        /// Records that only this copy may hold.
+        exposed: i64,
+    },
     /// The mark stands here now: publish it and wake who waits to read.
     Advance {
         /// One past the last record that consumers see.

@@ -57,6 +57,28 @@ pub struct KeyState {
     pub eligible: BTreeSet<Pair>,
     /// The newest leader that opened.
     pub last: Last,
+    /// Who holds copies, those that are being added among them.
+    pub replicas: BTreeSet<BrokerId>,
+    /// The newest tenure.
+    pub generation: Generation,
+    /// Whether somebody has it: not so once it was given up.
+    pub led: bool,
+}
+
+/// What a report is about.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Claim {
+    /// The tenure opens, with this copy (C10).
+    Opening(LogId),
+    /// The leader vouches for another set.
+    Eligible {
+        /// Members that it drops because they are known dead (C9).
+        dead: BTreeSet<Pair>,
+        /// How many members an acknowledgement needs.
+        need: usize,
+    },
+    /// The leader's parting word: with it nobody leads.
+    Resigned(Resigned),
 }
 
 /// One report: a compare-and-set on the partition's key.
@@ -73,8 +95,18 @@ pub struct Report {
     pub eligible: BTreeSet<Pair>,
     /// What it proposes as the newest leader that opened.
     pub last: Last,
-    /// The leader's parting word: with it nobody leads.
-    pub resigned: Option<Resigned>,
+    /// What it is about.
+    pub claim: Claim,
+}
+
+impl Report {
+    /// The leader's parting word, if it is one.
+    pub fn resigned(&self) -> Option<&Resigned> {
+        match &self.claim {
+            Claim::Resigned(resigned) => Some(resigned),
+            Claim::Opening(_) | Claim::Eligible { .. } => None,
+        }
+    }
 }
 
 /// What a leader leaves to whoever follows it.
@@ -128,38 +160,47 @@ impl Eligible {
 
     /// Makes a report on the revision last learned (C1). It counts from now on, before it is even sent. The
     /// same proposal while the first is unresolved is the same report: sent twice, it lands once.
-    pub fn propose(&mut self, eligible: BTreeSet<Pair>, last: Last) -> Report {
-        self.send(eligible, last, None)
+    pub fn propose(&mut self, eligible: BTreeSet<Pair>, last: Last, claim: Claim) -> Report {
+        self.send(eligible, last, claim)
     }
 
     /// The last report of a tenure: the set and who led stay as they are.
     pub fn propose_resigning(&mut self, resigned: Resigned) -> Report {
         let (eligible, last) = (self.known.eligible.clone(), self.known.last);
-        self.send(eligible, last, Some(resigned))
+        self.send(eligible, last, Claim::Resigned(resigned))
     }
 
     /// Whether that report, still in flight, is the last one of the tenure.
     pub fn resigns(&self, number: u64) -> bool {
-        self.in_flight.iter().any(|report| report.number == number && report.resigned.is_some())
+        self.in_flight.iter().any(|report| report.number == number && report.resigned().is_some())
     }
 
     /// Whether any is that may land yet.
     pub fn has_resigned(&self) -> bool {
-        self.in_flight.iter().any(|report| report.resigned.is_some())
+        self.in_flight.iter().any(|report| report.resigned().is_some())
     }
 
-    fn send(&mut self, eligible: BTreeSet<Pair>, last: Last, resigned: Option<Resigned>) -> Report {
-        let same = |report: &&Report| {
-            report.eligible == eligible && report.last == last && report.resigned == resigned
-        };
+    fn send(&mut self, eligible: BTreeSet<Pair>, last: Last, claim: Claim) -> Report {
+        let same =
+            |report: &&Report| report.eligible == eligible && report.last == last && report.claim == claim;
         if let Some(report) = self.in_flight.iter().find(same) {
             return report.clone();
         }
         let KeyState { revision, topic, .. } = self.known;
-        let report = Report { number: self.next_number, revision, topic, eligible, last, resigned };
+        let report = Report { number: self.next_number, revision, topic, eligible, last, claim };
         self.next_number += 1;
         self.in_flight.push(report.clone());
         report
+    }
+
+    /// A report that may still land, to be sent once more: the newest.
+    pub fn unresolved(&self) -> Option<&Report> {
+        self.in_flight.last()
+    }
+
+    /// Sent without an answer, and taken for dead: what C3 forbids.
+    pub(crate) fn forget(&mut self, number: u64) {
+        self.in_flight.retain(|report| report.number != number);
     }
 
     /// The report landed and the key is now at `revision`. False when it was dead already: a newer revision
@@ -169,8 +210,14 @@ impl Eligible {
             return false;
         };
         let report = self.in_flight.swap_remove(at);
-        let Report { topic, eligible, last, .. } = report;
-        self.known = KeyState { revision, topic, eligible, last };
+        if revision <= self.known.revision {
+            // It said what was so already, and nothing was written: the others may still land (C3).
+            return false;
+        }
+        self.known.revision = revision;
+        self.known.led &= report.resigned().is_none();
+        self.known.eligible = report.eligible;
+        self.known.last = report.last;
         self.in_flight.clear();
         true
     }
@@ -217,7 +264,14 @@ mod tests {
             topic: Revision(1),
             eligible: eligible.iter().copied().collect(),
             last: Last::Never,
+            replicas: (1..5).map(BrokerId).collect(),
+            generation: Generation::ZERO,
+            led: true,
         }
+    }
+
+    fn change() -> Claim {
+        Claim::Eligible { dead: BTreeSet::new(), need: 2 }
     }
 
     fn set(pairs: &[Pair]) -> BTreeSet<Pair> {
@@ -228,8 +282,8 @@ mod tests {
     fn a_report_counts_until_a_newer_revision_is_seen() {
         let (b, c, d) = (pair(2, 1), pair(3, 1), pair(4, 1));
         let mut eligible = Eligible::new(key(7, &[b]));
-        let third = eligible.propose(set(&[b, c]), Last::Never);
-        let fourth = eligible.propose(set(&[b, d]), Last::Never);
+        let third = eligible.propose(set(&[b, c]), Last::Never, change());
+        let fourth = eligible.propose(set(&[b, d]), Last::Never, change());
         assert_eq!((third.revision, fourth.revision), (Revision(7), Revision(7)), "C1");
         assert_eq!(eligible.maximal(), set(&[b, c, d]), "C2");
         // A read at the revision they were sent on resolves nothing (C3).
@@ -245,11 +299,11 @@ mod tests {
     #[test]
     fn a_newer_topic_key_kills_reports_too() {
         let mut eligible = Eligible::new(key(7, &[]));
-        let first = eligible.propose(set(&[pair(2, 1)]), Last::Never);
+        let first = eligible.propose(set(&[pair(2, 1)]), Last::Never, change());
         let edited = KeyState { topic: Revision(9), ..key(7, &[]) };
         assert_eq!(eligible.observed(edited), Learned::Newer);
         assert_eq!(eligible.maximal(), set(&[]));
-        let again = eligible.propose(set(&[pair(2, 1)]), Last::Never);
+        let again = eligible.propose(set(&[pair(2, 1)]), Last::Never, change());
         assert_eq!((first.topic, again.topic), (Revision(1), Revision(9)));
         assert_eq!(eligible.observed(key(8, &[])), Learned::Nothing, "a read from before the edit");
     }
@@ -258,25 +312,36 @@ mod tests {
     fn success_resolves_everything_on_that_revision() {
         let (b, c) = (pair(2, 1), pair(3, 1));
         let mut eligible = Eligible::new(key(7, &[b]));
-        eligible.propose(set(&[b, c]), Last::Never);
-        let shrink = eligible.propose(set(&[]), Last::Never);
+        eligible.propose(set(&[b, c]), Last::Never, change());
+        let shrink = eligible.propose(set(&[]), Last::Never, change());
         assert!(eligible.landed(shrink.number, Revision(8)));
         assert_eq!(eligible.maximal(), set(&[]));
         assert!(!eligible.has_reports_in_flight());
     }
 
     #[test]
+    fn an_answer_without_a_write_resolves_nothing() {
+        let b = pair(2, 1);
+        let mut eligible = Eligible::new(key(7, &[]));
+        eligible.propose(set(&[b]), Last::Never, change());
+        // The set as it is: the store writes nothing, and the first may land yet (C3).
+        let same = eligible.propose(set(&[]), Last::Never, change());
+        assert!(!eligible.landed(same.number, Revision(7)));
+        assert_eq!(eligible.maximal(), set(&[b]));
+    }
+
+    #[test]
     fn the_same_proposal_again_is_the_same_report() {
         let mut eligible = Eligible::new(key(7, &[]));
-        let first = eligible.propose(set(&[pair(2, 1)]), Last::Never);
-        assert_eq!(eligible.propose(set(&[pair(2, 1)]), Last::Never), first);
-        assert_ne!(eligible.propose(set(&[pair(2, 2)]), Last::Never).number, first.number);
+        let first = eligible.propose(set(&[pair(2, 1)]), Last::Never, change());
+        assert_eq!(eligible.propose(set(&[pair(2, 1)]), Last::Never, change()), first);
+        assert_ne!(eligible.propose(set(&[pair(2, 2)]), Last::Never, change()).number, first.number);
     }
 
     #[test]
     fn two_copies_of_one_broker_are_two_members() {
         let mut eligible = Eligible::new(key(1, &[pair(2, 1)]));
-        eligible.propose(set(&[pair(2, 2)]), Last::Never);
+        eligible.propose(set(&[pair(2, 2)]), Last::Never, change());
         assert_eq!(eligible.maximal().len(), 2);
     }
 

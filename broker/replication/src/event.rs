@@ -1,6 +1,8 @@
 //! What a leader is told.
 
-use felix_protocol::ids::Offset;
+use std::collections::BTreeSet;
+
+use felix_protocol::ids::{BrokerId, Offset};
 use felix_protocol::time::MonoTime;
 
 use crate::eligible::{KeyState, Pair, Revision};
@@ -50,6 +52,14 @@ pub enum Event {
         /// One past its last durable record.
         position: Offset,
     },
+    /// A follower answered something.
+    Heard(BrokerId),
+    /// This pair is known dead: its broker holds another copy by now, or it confirmed less than before.
+    Dead(Pair),
+    /// This pair has stopped, and confirms nothing any more (I7).
+    Halted(Pair),
+    /// What the control store says of the nodes.
+    Nodes(Nodes),
     /// The partition now needs this many members for an acknowledgement.
     Need(usize),
     /// The control store asks this session to give the partition up: nothing is admitted from here on, what is in the log
@@ -75,4 +85,15 @@ pub enum ReportAnswer {
     Refused(KeyState),
     /// Nobody knows: a timeout, a broken connection. It may land yet (C3).
     Unknown,
+}
+
+/// What the control store says of the nodes.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Nodes {
+    /// Their sessions are over.
+    pub fenced: BTreeSet<BrokerId>,
+    /// They are about to stop.
+    pub draining: BTreeSet<BrokerId>,
+    /// Their beats have moved in the last two seconds.
+    pub beating: BTreeSet<BrokerId>,
 }

@@ -24,6 +24,8 @@
 //! the machine checks it where it matters (before the bytes are written, and before a word that rests on it).
 
 mod core;
+mod cut_off;
+mod members;
 
 use std::time::Duration;
 
@@ -31,6 +33,9 @@ use felix_protocol::ids::{Generation, Offset};
 use felix_protocol::time::MonoTime;
 
 pub use self::core::{Core, Phase, Tenure};
+pub use self::cut_off::{CUT_OFF_AFTER, CUT_OFF_REST};
+use self::members::Members;
+pub use self::members::{FIRST_LEVEL, LONGEST_LEVEL, MOST_SLOW};
 use crate::action::{Action, Vouch};
 use crate::event::{Event, ReportAnswer};
 use crate::invariants;
@@ -67,6 +72,11 @@ pub struct Leader<R: Rules = AllRules> {
     retry_at: MonoTime,
     retry_wait: Duration,
     leaving: Option<Leaving>,
+    members: Members,
+    /// It does not give up before this because nobody answers.
+    cut_off_from: MonoTime,
+    /// Since when it is open.
+    open_since: MonoTime,
 }
 
 /// It was asked to leave.
@@ -76,6 +86,8 @@ struct Leaving {
     until: MonoTime,
     is_late: bool,
     anyway: bool,
+    /// Nobody asked: it is cut off.
+    cut_off: bool,
 }
 
 impl<R: Rules> Leader<R> {
@@ -89,8 +101,16 @@ impl<R: Rules> Leader<R> {
             retry_at: MonoTime::NEVER,
             retry_wait: FIRST_RETRY,
             leaving: None,
+            members: Members::default(),
+            cut_off_from: MonoTime(0),
+            open_since: MonoTime::NEVER,
         };
         (leader, vec![Action::Report(report)])
+    }
+
+    /// The copy resigned because it was cut off, not long ago: not again before `at` ([`CUT_OFF_REST`] behind it).
+    pub fn not_cut_off_before(&mut self, at: MonoTime) {
+        self.cut_off_from = at;
     }
 
     /// Gives memory back that an idle tenure does not need.
@@ -128,6 +148,23 @@ impl<R: Rules> Leader<R> {
         &self.core
     }
 
+    /// How many records the slowest follower lacks of the log that has not stopped: what would be lost with the leader's disk.
+    pub fn lag(&self) -> i64 {
+        let key = self.core.eligible.known();
+        let followers = key.replicas.iter().filter(|broker| **broker != self.core.own.broker);
+        let behind = followers.filter_map(|broker| {
+            let pairs = self.core.confirmed.iter().filter(|(pair, _)| pair.broker == *broker);
+            let (pair, position) = pairs.max_by_key(|(_, position)| **position)?;
+            (!self.members.is_halted(pair)).then_some(self.core.end - position)
+        });
+        behind.max().unwrap_or(0).max(0)
+    }
+
+    /// C12: whether this copy may be told to begin anew. One that may be promoted is dropped first.
+    pub fn may_restart(&self, pair: &crate::eligible::Pair) -> bool {
+        self.core.may_restart(pair)
+    }
+
     /// Whether a write that waits for `word` is taken in now (`None`: it waits for nothing). While the
     /// tenure is only opening, writers are parked instead of refused: their own deadline bounds the wait.
     pub fn admits(&self, word: Option<Word>) -> Result<(), Refusal> {
@@ -162,7 +199,17 @@ impl<R: Rules> Leader<R> {
     pub fn next_tick(&self) -> MonoTime {
         let waits = self.leaving.filter(|_| self.may_resign() && !self.core.is_level());
         let until = waits.map_or(MonoTime::NEVER, |leaving| leaving.until);
-        self.waiters.earliest_deadline().min(self.retry_at).min(until)
+        let waits = self.waiters.earliest_deadline().min(self.retry_at).min(until);
+        if self.core.phase != Phase::Open {
+            return waits;
+        }
+        let review_at = if self.is_reporting() { MonoTime::NEVER } else { self.members.review_at() };
+        waits.min(review_at).min(self.cut_off_at().unwrap_or(MonoTime::NEVER))
+    }
+
+    /// A report is on its way, or its fate is yet to be read.
+    fn is_reporting(&self) -> bool {
+        self.core.eligible.has_reports_in_flight() || self.retry_at != MonoTime::NEVER
     }
 
     /// Leaving, with everything durable here and no last word on its way.
@@ -185,6 +232,7 @@ impl<R: Rules> Leader<R> {
             Event::Appended { end } => self.core.appended(end),
             Event::Stored { end } => {
                 self.core.stored(end);
+                self.members.passed(self.core.stored, now, self.core.is_followed());
                 self.give_words(&mut actions);
                 self.resign_if_ready(now, &mut actions);
             }
@@ -194,17 +242,30 @@ impl<R: Rules> Leader<R> {
             Event::ReportAnswered { number, answer } => self.answered(number, answer, now, &mut actions),
             Event::KeyRead { key } => self.key_read(key, now, &mut actions),
             Event::Confirmed { pair, position } => {
+                self.members.confirmed(&self.core, pair, position, now);
                 self.core.confirmed(pair, position);
                 self.give_words(&mut actions);
                 self.resign_if_ready(now, &mut actions);
             }
+            Event::Heard(broker) => self.members.heard(broker, now),
+            Event::Dead(pair) => {
+                self.core.dead(pair);
+                self.members.look_again();
+            }
+            Event::Halted(pair) => self.members.halted(pair),
+            Event::Nodes(nodes) => self.members.set_nodes(nodes),
             Event::Need(need) => {
                 self.core.need = need;
+                self.members.look_again();
                 self.give_words(&mut actions);
             }
             Event::Leave { until, anyway } => self.leave(until, anyway, now, &mut actions),
             Event::Ended => self.end(&mut actions),
             Event::Tick => self.tick(now, &mut actions),
+        }
+        if self.core.phase == Phase::Open {
+            self.notice_cut_off(now, &mut actions);
+            self.review(now, &mut actions);
         }
         debug_assert_eq!(invariants::check(&self.core), Ok(()));
         actions
@@ -235,12 +296,19 @@ impl<R: Rules> Leader<R> {
                 if self.core.phase == Phase::Ended {
                     // It resigned.
                     self.end(actions);
-                    return;
+                } else if self.core.eligible.has_reports_in_flight() {
+                    // Nothing was written, and something else may still be.
+                    self.retry_later(now);
+                } else {
+                    self.after_key(opened, now, actions);
                 }
-                self.after_key(opened, now, actions);
             }
             ReportAnswer::Refused(key) => self.key_read(Some(key), now, actions),
-            ReportAnswer::Unknown => self.retry_later(now),
+            ReportAnswer::Unknown if R::C3_TIMEOUT_RESOLVES_NOTHING => self.retry_later(now),
+            ReportAnswer::Unknown => {
+                self.core.eligible.forget(number);
+                self.after_key(false, now, actions);
+            }
         }
     }
 
@@ -252,14 +320,9 @@ impl<R: Rules> Leader<R> {
         let (learned, opened) = self.core.observed(key);
         if learned == crate::eligible::Learned::Nothing && self.core.eligible.has_reports_in_flight() {
             // The read resolved nothing; the report may land yet, or never have been sent. Sending the same
-            // proposal again on the same revision is safe: at most one of them can land.
-            if self.core.phase == Phase::Opening {
-                let report = self.core.propose_opening();
-                actions.push(Action::Report(report));
-            }
-            if self.core.eligible.has_resigned() {
-                actions.push(Action::Report(self.core.propose_resigning()));
-            }
+            // proposal again on the same revision is safe: at most one of them can land. Whoever is not wanted any more by
+            // then is dropped by the next.
+            actions.extend(self.core.eligible.unresolved().cloned().map(Action::Report));
             return;
         }
         self.after_key(opened, now, actions);
@@ -272,6 +335,16 @@ impl<R: Rules> Leader<R> {
 
     fn after_key(&mut self, opened: bool, now: MonoTime, actions: &mut Vec<Action>) {
         self.retry_at = MonoTime::NEVER;
+        self.members.look_again();
+        if self.core.is_over() {
+            self.end(actions);
+            return;
+        }
+        if opened {
+            self.open_since = now;
+            // What is below the takeover's end and not confirmed is waited for from now on.
+            self.members.passed(self.core.stored, now, self.core.is_followed());
+        }
         if opened && self.leaving.is_some() {
             self.core.leave();
         } else if opened {
@@ -287,7 +360,7 @@ impl<R: Rules> Leader<R> {
     fn leave(&mut self, until: MonoTime, anyway: bool, now: MonoTime, actions: &mut Vec<Action>) {
         // One that goes away may have been asked for this one before.
         if self.leaving.is_none_or(|leaving| anyway && !leaving.anyway) {
-            self.leaving = Some(Leaving { until, is_late: false, anyway });
+            self.leaving = Some(Leaving { until, is_late: false, anyway, cut_off: false });
         }
         if self.core.phase == Phase::Open {
             self.core.leave();
@@ -303,6 +376,7 @@ impl<R: Rules> Leader<R> {
         if leaving.until <= now {
             (leaving.until, leaving.is_late) = (MonoTime::NEVER, true);
         }
+        let cut_off = leaving.cut_off;
         let is_enough = leaving.is_late && (leaving.anyway || !self.core.level().is_empty());
         if !self.may_resign() || !(self.core.is_level() || is_enough) {
             return;
@@ -312,7 +386,18 @@ impl<R: Rules> Leader<R> {
         if !tickets.is_empty() {
             actions.push(Action::Refuse { tickets });
         }
-        actions.push(Action::Report(self.core.propose_resigning()));
+        actions.push(Action::Report(self.core.propose_resigning(cut_off)));
+    }
+
+    /// Reports who may be promoted, where that is not what the key says.
+    fn review(&mut self, now: MonoTime, actions: &mut Vec<Action>) {
+        if self.core.phase == Phase::Open
+            && !self.is_reporting()
+            && self.members.is_due(now)
+            && let Some(set) = self.members.review(&self.core, now)
+        {
+            actions.push(Action::Report(self.core.propose_set(set)));
+        }
     }
 
     fn retry_later(&mut self, now: MonoTime) {
@@ -323,6 +408,7 @@ impl<R: Rules> Leader<R> {
     /// Moves the mark and releases whoever has their word.
     fn give_words(&mut self, actions: &mut Vec<Action>) {
         if self.core.advance() {
+            self.members.marked(self.core.mark);
             actions.push(Action::Advance { mark: self.core.mark });
         }
         if !self.core.may_acknowledge() || self.waiters.is_empty() {

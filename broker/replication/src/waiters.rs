@@ -68,6 +68,14 @@ impl Waiters {
         self.stored.is_empty() && self.marked.is_empty()
     }
 
+    /// Whether anybody waits for this word.
+    pub fn awaits(&self, word: Word) -> bool {
+        match word {
+            Word::Stored => !self.stored.is_empty(),
+            Word::Mark => !self.marked.is_empty(),
+        }
+    }
+
     /// Whether one more may wait. Asked before the append: a batch in the log cannot be refused any more.
     pub fn has_room(&self) -> bool {
         self.len() < MAX_WAITERS

@@ -7,7 +7,7 @@ use felix_cluster::state as stored;
 use felix_cluster::view::{Learned, View};
 use felix_control::agent::{Agent, ReportError};
 use felix_protocol::ids::{Generation, PartitionId};
-use felix_replication::eligible::{KeyState, Last, Pair, Report, Resigned, Revision};
+use felix_replication::eligible::{Claim, KeyState, Last, Pair, Report, Resigned, Revision};
 use felix_replication::event::ReportAnswer;
 
 /// Called once with what came back; must not wait.
@@ -42,6 +42,9 @@ pub(super) fn key_state(view: &View, partition: &PartitionId) -> Option<KeyState
         topic: Revision(learned.topic.0),
         eligible: state.eligible.iter().copied().map(pair_of).collect(),
         last,
+        replicas: state.replicas.iter().copied().collect(),
+        generation: state.generation,
+        led: state.leader.is_some(),
     })
 }
 
@@ -62,7 +65,7 @@ impl ControlStore for Agent {
             topic: stored::Revision(report.topic.0),
         };
         let agent = self.clone();
-        let lawful = in_their_words(&report, generation);
+        let lawful = in_their_words(&report);
         self.report_then(partition, generation, lawful, learned, move |answer| {
             then(match answer {
                 Ok(learned) => ReportAnswer::Landed(Revision(learned.partition.0)),
@@ -84,19 +87,18 @@ impl ControlStore for Agent {
     }
 }
 
-/// A report that names its own tenure as the newest to have opened is the opening one; the store's side works
-/// out the same set from the same revision (C10).
-fn in_their_words(report: &Report, generation: Generation) -> lawful::Report {
+/// The store's side works out the set of an opening report from the same revision (C10).
+fn in_their_words(report: &Report) -> lawful::Report {
     let theirs = |pairs: &BTreeSet<Pair>| -> BTreeSet<stored::Pair> {
         pairs.iter().map(|pair| stored::Pair { broker: pair.broker, log: pair.log }).collect()
     };
-    if let Some(Resigned { end, pairs }) = &report.resigned {
-        return lawful::Report::Resigned(stored::Resigned { end: *end, pairs: theirs(pairs) });
-    }
-    match report.last {
-        Last::Opened { pair, generation: opened } if opened == generation => lawful::Report::Opened(pair.log),
-        Last::Opened { .. } | Last::Never | Last::Declined => {
-            lawful::Report::Eligible { pairs: theirs(&report.eligible), dead: BTreeSet::new(), need: 1 }
+    match &report.claim {
+        Claim::Opening(log) => lawful::Report::Opened(*log),
+        Claim::Eligible { dead, need } => {
+            lawful::Report::Eligible { pairs: theirs(&report.eligible), dead: theirs(dead), need: *need }
+        }
+        Claim::Resigned(Resigned { end, pairs }) => {
+            lawful::Report::Resigned(stored::Resigned { end: *end, pairs: theirs(pairs) })
         }
     }
 }

@@ -57,6 +57,18 @@ struct Broker {
     runtime: tokio::runtime::Runtime,
 }
 
+fn key_at(revision: Revision) -> KeyState {
+    KeyState {
+        revision,
+        topic: revision,
+        eligible: BTreeSet::new(),
+        last: Last::Never,
+        replicas: BTreeSet::new(),
+        generation: Generation::ZERO,
+        led: true,
+    }
+}
+
 fn partition(index: i32) -> PartitionId {
     PartitionId { topic: TopicId(Uuid::from_u128(5)), index }
 }
@@ -112,7 +124,7 @@ impl Broker {
             panic!("not ready");
         };
         let revision = Revision(1);
-        let key = KeyState { revision, topic: revision, eligible: BTreeSet::new(), last: Last::Never };
+        let key = key_at(revision);
         let mut changes = self.partitions.changes();
         self.partitions.lane_of(&partition(index)).send(Message::Adopt { copy, key });
         self.runtime.block_on(async {
@@ -358,7 +370,7 @@ fn the_end_of_a_tenure_reaches_its_handles() {
     assert!(!handle.is_leader());
     // The same copy leads again at the next generation.
     let revision = Revision(9);
-    let key = KeyState { revision, topic: revision, eligible: BTreeSet::new(), last: Last::Never };
+    let key = key_at(revision);
     let next = handle.generation().next().unwrap();
     lane.send(Message::Lead { partition: partition(0), generation: next, lease: Lease::of_lock(), key });
     let mut changes = broker.partitions.changes();

@@ -70,6 +70,8 @@ impl Ports for TestPorts {
         self.opened += 1;
     }
 
+    fn cut_off(&mut self, _: PartitionId, _: Generation, _: i64) {}
+
     fn moved(&mut self, _: PartitionId, mark_bytes: u64, stable_bytes: u64) {
         self.moved.0 += mark_bytes;
         self.moved.1 += stable_bytes;
@@ -91,6 +93,19 @@ struct World {
 
 fn partition() -> PartitionId {
     PartitionId { topic: TopicId(Uuid::from_u128(77)), index: 3 }
+}
+
+/// A key that names nobody eligible.
+fn key(revision: u64, last: Last) -> KeyState {
+    KeyState {
+        revision: Revision(revision),
+        topic: Revision(1),
+        eligible: Default::default(),
+        last,
+        replicas: Default::default(),
+        generation: Generation::ZERO,
+        led: true,
+    }
 }
 
 fn generation(number: u32) -> Generation {
@@ -154,12 +169,7 @@ impl World {
     }
 
     fn lead(&mut self, mut copy: Box<TestCopy>) -> Box<TestCopy> {
-        let key = KeyState {
-            revision: Revision(5),
-            topic: Revision(1),
-            eligible: Default::default(),
-            last: Last::Never,
-        };
+        let key = key(5, Last::Never);
         copy.lead(key, &mut self.ports);
         self.land_opening(&mut copy);
         copy
@@ -249,12 +259,7 @@ fn by_default_nothing_is_acknowledged_before_its_flush() {
 fn nothing_is_acknowledged_while_opening() {
     let mut world = World::new();
     let mut copy = world.ready(1, None, page_cache());
-    let key = KeyState {
-        revision: Revision(5),
-        topic: Revision(1),
-        eligible: Default::default(),
-        last: Last::Never,
-    };
+    let key = key(5, Last::Never);
     copy.lead(key, &mut world.ports);
     assert_eq!(copy.published().stage(), Stage::Opening);
     world.append(&mut copy, "a", append(batch(1), Acks::Leader));
@@ -328,10 +333,7 @@ fn acks_one_is_held_to_the_mark_where_the_topic_says_so() {
     let mut copy = world.ready(1, None, config);
     let follower = Pair { broker: BrokerId(2), log: LogId::random() };
     let last = Last::Opened { pair: follower, generation: generation(0) };
-    copy.lead(
-        KeyState { revision: Revision(5), topic: Revision(1), eligible: Default::default(), last },
-        &mut world.ports,
-    );
+    copy.lead(key(5, last), &mut world.ports);
     world.land_opening(&mut copy);
     world.append(&mut copy, "a", append(batch(1), Acks::Leader));
     assert_eq!(world.answers(), [], "the member of the set has confirmed nothing");
@@ -358,15 +360,7 @@ fn a_tenure_of_another_session_stands_under_that_sessions_lease() {
     // Fenced, registered anew, and named again: the same copy, in the same process.
     let next = Lease::unconfirmed();
     copy.accepted(generation(2), next.clone(), &mut world.ports);
-    copy.lead(
-        KeyState {
-            revision: Revision(9),
-            topic: Revision(1),
-            eligible: Default::default(),
-            last: Last::Opened { pair: copy.own(), generation: generation(1) },
-        },
-        &mut world.ports,
-    );
+    copy.lead(key(5, Last::Opened { pair: copy.own(), generation: generation(1) }), &mut world.ports);
     world.land_opening(&mut copy);
     copy.append(generation(2), append(batch(1), Acks::Leader), "early", &mut world.ports);
     assert_eq!(world.answers(), [("early", Err(AppendError::NotLeader))]);
@@ -400,12 +394,7 @@ fn a_lease_lost_between_admission_and_the_write_keeps_the_bytes_out_of_the_log()
     let Copy { log, own, row, config, .. } = *ready;
     let mut copy: Copy<_, _, &'static str> = Copy::new(log, own, row, config, lease.clone(), clock);
     let mut ports = TestPorts::default();
-    let key = KeyState {
-        revision: Revision(5),
-        topic: Revision(1),
-        eligible: Default::default(),
-        last: Last::Never,
-    };
+    let key = key(5, Last::Never);
     copy.lead(key, &mut ports);
     let number = ports.reports.pop().unwrap().number;
     copy.report_answered(generation(1), number, ReportAnswer::Landed(Revision(6)), &mut ports);
@@ -502,10 +491,7 @@ fn time_runs_out_while_waiting_for_others() {
     let mut copy = world.ready(1, None, page_cache());
     let follower = Pair { broker: BrokerId(2), log: LogId::random() };
     let last = Last::Opened { pair: follower, generation: generation(0) };
-    copy.lead(
-        KeyState { revision: Revision(5), topic: Revision(1), eligible: Default::default(), last },
-        &mut world.ports,
-    );
+    copy.lead(key(5, last), &mut world.ports);
     world.land_opening(&mut copy);
     let mut request = append(numbered(0, 1), Acks::All);
     request.timeout = Duration::from_secs(1);

@@ -4,7 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use felix_protocol::ids::{Generation, Offset};
 
-use crate::eligible::{Eligible, KeyState, Last, Learned, Pair, Report, Resigned, Revision, opening_set};
+use crate::eligible::{
+    Claim, Eligible, KeyState, Last, Learned, Pair, Report, Resigned, Revision, opening_set,
+};
 use crate::mark::MarkRule;
 use crate::rules::Rules;
 
@@ -59,7 +61,12 @@ pub struct Core<R: Rules> {
     pub(crate) takeover: Offset,
     /// Positions answered in this tenure (C4); it dies with the tenure.
     pub(crate) confirmed: BTreeMap<Pair, Offset>,
+    /// Pairs that are known dead: C9 does not hold them.
+    pub(crate) dead: BTreeSet<Pair>,
 }
+
+/// So many dead pairs are remembered; a copy gets a new name only when it was wiped, rebuilt or in doubt.
+const MOST_DEAD: usize = 256;
 
 impl<R: Rules> Core<R> {
     /// A tenure that must open before it acknowledges anything.
@@ -77,6 +84,7 @@ impl<R: Rules> Core<R> {
             end: tenure.end,
             takeover: tenure.end,
             confirmed: BTreeMap::new(),
+            dead: BTreeSet::new(),
         }
     }
 
@@ -105,7 +113,60 @@ impl<R: Rules> Core<R> {
     pub fn propose_opening(&mut self) -> Report {
         let set = opening_set(self.eligible.known(), self.own, R::C10_KEEPS_LAST);
         let last = Last::Opened { pair: self.own, generation: self.generation };
-        self.eligible.propose(set, last)
+        self.eligible.propose(set, last, Claim::Opening(self.own.log))
+    }
+
+    /// Whether there is anybody to ship to.
+    pub fn is_followed(&self) -> bool {
+        self.eligible.known().replicas.iter().any(|broker| *broker != self.own.broker)
+    }
+
+    /// C5: whether this pair may be added. C13: only a replica, and never the leader's own.
+    pub fn may_add(&self, pair: &Pair) -> bool {
+        let reached = self.mark.max(self.takeover);
+        let position = self.confirmed.get(pair).copied();
+        let level = position.is_some_and(|position| position >= reached || !R::C5_LEVEL_FIRST);
+        let replica = self.eligible.known().replicas.contains(&pair.broker);
+        level && replica && pair.broker != self.own.broker && !self.dead.contains(pair)
+    }
+
+    /// C9: how small the set may become.
+    pub fn floor(&self) -> usize {
+        if R::C9_KEEPS_FLOOR { self.need.saturating_sub(1) } else { 0 }
+    }
+
+    /// C12: whether this copy may be told to begin anew.
+    pub fn may_restart(&self, pair: &Pair) -> bool {
+        !R::C12_NAMES_COPY || !self.eligible.maximal().contains(pair)
+    }
+
+    /// A report that makes this the set. Lawful: who is added may be (C5, C13), and no more is dropped than may be (C9).
+    pub fn propose_set(&mut self, set: BTreeSet<Pair>) -> Report {
+        let known = self.eligible.known();
+        debug_assert!(set.difference(&known.eligible).all(|pair| self.may_add(pair)), "C5, C13");
+        let dropped = known.eligible.difference(&set);
+        let dead: BTreeSet<Pair> = dropped.filter(|pair| self.dead.contains(pair)).copied().collect();
+        let drops_living = known.eligible.difference(&set).any(|pair| !dead.contains(pair));
+        let kept = set.len() >= known.eligible.len() || set.len() >= self.floor();
+        debug_assert!(!drops_living || kept, "C9");
+        let last = known.last;
+        let claim = Claim::Eligible { dead, need: self.need };
+        self.eligible.propose(set, last, claim)
+    }
+
+    /// Whether the key says that the tenure is over: given up, or another has begun.
+    pub fn is_over(&self) -> bool {
+        let known = self.eligible.known();
+        known.generation > self.generation || (known.generation == self.generation && !known.led)
+    }
+
+    /// This pair does not hold any more what it confirmed.
+    pub fn dead(&mut self, pair: Pair) {
+        if self.dead.len() >= MOST_DEAD {
+            self.dead.pop_first();
+        }
+        self.confirmed.remove(&pair);
+        self.dead.insert(pair);
     }
 
     /// A report landed. Returns whether that opened the tenure.
@@ -142,9 +203,10 @@ impl<R: Rules> Core<R> {
 
     /// The last report, on the revision last learned: where the log ends, and who holds all of it. To be made when nothing
     /// is written any more and everything is durable here.
-    pub fn propose_resigning(&mut self) -> Report {
+    /// Cut off, it names nobody, whoever may have been level once.
+    pub fn propose_resigning(&mut self, cut_off: bool) -> Report {
         debug_assert!(self.phase == Phase::Leaving && self.is_settled());
-        let (end, pairs) = (self.end, self.level());
+        let (end, pairs) = (self.end, if cut_off { BTreeSet::new() } else { self.level() });
         self.eligible.propose_resigning(Resigned { end, pairs })
     }
 
@@ -179,6 +241,9 @@ impl<R: Rules> Core<R> {
     /// A pair confirmed a position. Positions of one pair never go back; one that does comes from a disk
     /// that was rolled back, and whoever receives answers deals with that before it gets here.
     pub fn confirmed(&mut self, pair: Pair, position: Offset) {
+        if self.dead.contains(&pair) {
+            return;
+        }
         let known = self.confirmed.entry(pair).or_insert(position);
         *known = (*known).max(position);
     }

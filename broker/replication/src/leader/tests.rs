@@ -24,7 +24,15 @@ fn at(milliseconds: u64) -> MonoTime {
 
 fn key(revision: u64, eligible: &[Pair], last: Last) -> KeyState {
     let eligible = eligible.iter().copied().collect();
-    KeyState { revision: Revision(revision), topic: Revision(1), eligible, last }
+    KeyState {
+        revision: Revision(revision),
+        topic: Revision(1),
+        eligible,
+        last,
+        replicas: (1..4).map(BrokerId).collect(),
+        generation: generation(5),
+        led: true,
+    }
 }
 
 /// A tenure at generation 5 of a copy with 10 records, 7 of them below its mark.
@@ -285,7 +293,7 @@ proptest! {
             for action in std::mem::take(&mut pending) {
                 match action {
                     Action::Report(report) => {
-                        if let Some(resigned) = &report.resigned {
+                        if let Some(resigned) = report.resigned() {
                             let core = leader.core();
                             prop_assert!(core.stored == end && resigned.end == end && leader.waiters.is_empty());
                             let level = |pair: &Pair| core.confirmed.get(pair) == Some(&end);
@@ -296,7 +304,7 @@ proptest! {
                         }
                         reports.push(report);
                     }
-                    Action::ReadKey => {}
+                    Action::ReadKey | Action::CutOff { .. } => {}
                     Action::Opened => opened = true,
                     Action::Advance { mark: to } => {
                         prop_assert!(to > mark && opened);

@@ -82,6 +82,13 @@ impl Ports for LanePorts<'_> {
 
     fn opened(&mut self, _partition: PartitionId, _generation: Generation) {}
 
+    fn cut_off(&mut self, partition: PartitionId, generation: Generation, exposed: i64) {
+        tracing::warn!(
+            %partition, %generation, exposed,
+            "no eligible follower answers: the partition is given up, and records that only this broker acknowledged may be lost"
+        );
+    }
+
     fn moved(&mut self, _partition: PartitionId, mark_bytes: u64, stable_bytes: u64) {
         self.waits.moved(mark_bytes, stable_bytes);
     }

@@ -25,7 +25,7 @@ fn what_was_taken_in_is_finished_and_nothing_else_is_taken_in() {
     let answers = world.answers();
     assert!(answers.iter().all(|(_, answer)| answer.is_ok()) && answers.len() == 2, "{answers:?}");
     let report = world.ports.reports.pop().unwrap();
-    let resigned = report.resigned.unwrap();
+    let resigned = report.resigned().unwrap().clone();
     assert_eq!((resigned.end, resigned.pairs.len()), (5, 0));
     let landed = ReportAnswer::Landed(Revision(7));
     copy.report_answered(generation(1), report.number, landed, &mut world.ports);
@@ -40,21 +40,19 @@ fn where_the_page_cache_is_enough_it_is_enough_for_the_last_word() {
     world.append(&mut copy, "a", append(batch(3), Acks::All));
     assert!(world.answers().iter().all(|(_, answer)| answer.is_ok()));
     leave(&mut world, &mut copy);
-    assert_eq!(world.ports.reports.pop().unwrap().resigned.unwrap().end, 3);
+    assert_eq!(world.ports.reports.pop().unwrap().resigned().unwrap().clone().end, 3);
 }
 
 #[test]
 fn asked_while_opening_it_goes_when_that_has_landed_and_is_never_shown_as_open() {
     let mut world = World::new();
     let mut copy = world.ready(1, None, PartitionConfig::default());
-    let last = Last::Never;
-    let key = KeyState { revision: Revision(5), topic: Revision(1), eligible: Default::default(), last };
-    copy.lead(key, &mut world.ports);
+    copy.lead(key(5, Last::Never), &mut world.ports);
     leave(&mut world, &mut copy);
     assert!(copy.is_leaving());
     world.land_opening(&mut copy);
     assert_eq!((copy.published().stage(), world.ports.opened), (Stage::Closed, 0));
-    assert!(world.ports.reports.pop().unwrap().resigned.is_some());
+    assert!(world.ports.reports.pop().unwrap().resigned().is_some());
     // A newer generation of the same session takes its place.
     let lease = world.lease.clone();
     copy.accepted(generation(2), lease, &mut world.ports);

@@ -5,6 +5,8 @@ use std::fmt::Write as _;
 use std::path::Path;
 
 use super::*;
+use crate::eligible::{Claim, Resigned};
+use crate::event::Nodes;
 
 /// A script's names for pairs: a letter for the broker, a number for the copy; `A` leads.
 fn named_pair(name: &str) -> Pair {
@@ -22,12 +24,19 @@ fn names_of(pairs: &BTreeSet<Pair>) -> String {
     format!("{{{}}}", names.join(" "))
 }
 
-/// `key 7 {B1 C1} last B1@4`
-fn named_key(words: &[&str]) -> KeyState {
+/// `C D`
+fn brokers(words: &[&str]) -> BTreeSet<BrokerId> {
+    words.iter().map(|name| named_pair(&format!("{name}0")).broker).collect()
+}
+
+/// `key 7 {B1 C1} last B1@4`, with `given up` behind it when nobody leads.
+fn named_key(words: &[&str], at: Generation) -> KeyState {
     let text = words.join(" ");
     let (before, behind) = text.split_once('{').unwrap();
     let (members, last) = behind.split_once('}').unwrap();
     let members: Vec<_> = members.split_whitespace().map(named_pair).collect();
+    let given_up = last.ends_with("given up");
+    let last = last.trim_end_matches("given up");
     let last = match last.trim().trim_start_matches("last ") {
         "never" => Last::Never,
         "declined" => Last::Declined,
@@ -36,7 +45,7 @@ fn named_key(words: &[&str]) -> KeyState {
             Last::Opened { pair: named_pair(who), generation: generation(at.parse().unwrap()) }
         }
     };
-    key(before.trim().parse().unwrap(), &members, last)
+    KeyState { led: !given_up, generation: at, ..key(before.trim().parse().unwrap(), &members, last) }
 }
 
 fn told(action: &Action) -> String {
@@ -45,22 +54,33 @@ fn told(action: &Action) -> String {
         numbers.join(" ")
     };
     match action {
-        Action::Report(Report { number, revision, resigned: Some(resigned), .. }) => {
-            format!(
-                "report {number} on {}: resigned at {}, held by {}",
-                revision.0,
-                resigned.end,
-                names_of(&resigned.pairs)
-            )
-        }
-        Action::Report(Report { number, revision, eligible, last, .. }) => {
+        Action::Report(Report { number, revision, eligible, last, claim, .. }) => {
             let last = match last {
                 Last::Never => "never".to_owned(),
                 Last::Declined => "declined".to_owned(),
                 Last::Opened { pair, generation } => format!("{}@{generation}", name_of(pair)),
             };
-            format!("report {number} on {}: {} last {last}", revision.0, names_of(eligible))
+            match claim {
+                Claim::Opening(_) => {
+                    format!("report {number} on {}: {} last {last}", revision.0, names_of(eligible))
+                }
+                Claim::Eligible { dead, .. } if dead.is_empty() => {
+                    format!("report {number} on {}: {}", revision.0, names_of(eligible))
+                }
+                Claim::Eligible { dead, .. } => {
+                    let (set, dead) = (names_of(eligible), names_of(dead));
+                    format!("report {number} on {}: {set}, dead {dead}", revision.0)
+                }
+                Claim::Resigned(Resigned { end, pairs }) => {
+                    format!(
+                        "report {number} on {}: resigned at {end}, held by {}",
+                        revision.0,
+                        names_of(pairs)
+                    )
+                }
+            }
         }
+        Action::CutOff { exposed } => format!("cut off, {exposed} records exposed"),
         Action::ReadKey => "read the key".to_owned(),
         Action::Opened => "opened".to_owned(),
         Action::Advance { mark } => format!("mark {mark}"),
@@ -76,19 +96,19 @@ fn told(action: &Action) -> String {
 /// Begins with `lead at 5 need 2 mark 7 end 10 key ...`.
 fn begin(words: &[&str]) -> (Leader, Vec<Action>) {
     let number = |at: usize| words[at].parse::<i64>().unwrap();
-    let end = number(7);
+    let (at, end) = (generation(u32::try_from(number(1)).unwrap()), number(7));
     Leader::open(Tenure {
-        generation: generation(u32::try_from(number(1)).unwrap()),
+        generation: at,
         own: named_pair("A1"),
         need: usize::try_from(number(3)).unwrap(),
         mark: number(5),
         end,
         stored: end,
-        key: named_key(&words[9..]),
+        key: named_key(&words[9..], at),
     })
 }
 
-fn event(words: &[&str]) -> Event {
+fn event(words: &[&str], tenure: Generation) -> Event {
     let number = |at: usize| words[at].parse::<i64>().unwrap();
     match words[0] {
         "written" => Event::Appended { end: number(1) },
@@ -105,19 +125,25 @@ fn event(words: &[&str]) -> Event {
         },
         "refused" => Event::ReportAnswered {
             number: words[1].parse().unwrap(),
-            answer: ReportAnswer::Refused(named_key(&words[3..])),
+            answer: ReportAnswer::Refused(named_key(&words[3..], tenure)),
         },
         "unanswered" => {
             Event::ReportAnswered { number: words[1].parse().unwrap(), answer: ReportAnswer::Unknown }
         }
         "unreadable" => Event::KeyRead { key: None },
-        "key" => Event::KeyRead { key: Some(named_key(&words[1..])) },
+        "key" => Event::KeyRead { key: Some(named_key(&words[1..], tenure)) },
         "confirmed" => Event::Confirmed { pair: named_pair(words[1]), position: number(2) },
-        "need" => Event::Need(words[1].parse().unwrap()),
+        "heard" => Event::Heard(brokers(&words[1..2]).into_iter().next().unwrap()),
+        "dead" => Event::Dead(named_pair(words[1])),
+        "halted" => Event::Halted(named_pair(words[1])),
+        "fenced" => Event::Nodes(Nodes { fenced: brokers(&words[1..]), ..Nodes::default() }),
+        "draining" => Event::Nodes(Nodes { draining: brokers(&words[1..]), ..Nodes::default() }),
+        "beating" => Event::Nodes(Nodes { beating: brokers(&words[1..]), ..Nodes::default() }),
         "leave" => {
             let anyway = words.get(3) == Some(&"anyway");
             Event::Leave { until: at(words[2].parse().unwrap()), anyway }
         }
+        "need" => Event::Need(words[1].parse().unwrap()),
         "ended" => Event::Ended,
         "time" => Event::Tick,
         other => panic!("no event is called {other}"),
@@ -144,7 +170,7 @@ fn play(script: &str) -> String {
                 if *first == "time" {
                     now = words[1].parse().unwrap();
                 }
-                leader.step(event(&words), at(now))
+                leader.step(event(&words, leader.generation()), at(now))
             }
             (Some(_), None) => panic!("a story begins with `lead`"),
         };

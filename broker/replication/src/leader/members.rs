@@ -1,0 +1,398 @@
+//! Who should be eligible: the pacing around C5 and C9.
+//!
+//! ```text
+//!             behind for 4 × usual (50 to 500 ms), halted, fenced, draining
+//!   member ────────────────────────────────────────────────────────────────▶ out
+//!      ▲                                                                      │ level again for 1 s, doubled
+//!      │  swapped in at once for one that must go; at once, too, while        │ with each flap up to 60 s
+//!      └─────────────────────────────────── fewer than needed are in ◀────────┘
+//! ```
+//!
+//! Everything is measured against the *trail*: when the leader's own disk had passed which offset. A follower is behind since
+//! the first passing that it has not confirmed.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::time::Duration;
+
+use felix_protocol::ids::{BrokerId, Offset};
+use felix_protocol::time::MonoTime;
+
+use super::Core;
+use crate::eligible::Pair;
+use crate::event::Nodes;
+use crate::rules::Rules;
+
+/// A member that is usually quick may be behind for this long.
+pub const LEAST_SLOW: Duration = Duration::from_millis(50);
+/// No member may be behind for longer.
+pub const MOST_SLOW: Duration = Duration::from_millis(500);
+/// How long a follower must have been level before it is added, at first.
+pub const FIRST_LEVEL: Duration = Duration::from_secs(1);
+/// The same after many flaps.
+pub const LONGEST_LEVEL: Duration = Duration::from_secs(60);
+/// Passings closer together are one.
+const TRAIL_STEP: Duration = Duration::from_millis(5);
+/// Passings that are remembered: more than cover [`MOST_SLOW`].
+const TRAIL_LENGTH: usize = 128;
+
+/// When the leader's disk had passed which offset.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Trail {
+    /// Invariant: both rise.
+    passed: VecDeque<(Offset, MonoTime)>,
+}
+
+impl Trail {
+    pub fn pass(&mut self, end: Offset, now: MonoTime) {
+        match self.passed.back_mut() {
+            Some((last, at)) if now.since(*at) < TRAIL_STEP => *last = (*last).max(end),
+            Some((last, _)) if *last >= end => {}
+            Some(_) | None => {
+                if self.passed.len() >= TRAIL_LENGTH {
+                    // The oldest says since when the mark stands; those behind it are older than anybody may be behind.
+                    self.passed.remove(1);
+                }
+                self.passed.push_back((end, now));
+            }
+        }
+    }
+
+    /// What everybody who matters has confirmed is of no interest any more.
+    pub fn forget(&mut self, mark: Offset) {
+        while self.passed.front().is_some_and(|(end, _)| *end <= mark) {
+            self.passed.pop_front();
+        }
+        if self.passed.is_empty() && self.passed.capacity() > 16 {
+            self.passed = VecDeque::new();
+        }
+    }
+
+    /// Since when whoever has confirmed `position` is behind.
+    pub fn behind_since(&self, position: Offset) -> Option<MonoTime> {
+        let at = self.passed.partition_point(|(end, _)| *end <= position);
+        self.passed.get(at).map(|(_, at)| *at)
+    }
+
+    /// When the last passing happened that `position` confirms.
+    fn confirmed_by(&self, position: Offset) -> Option<MonoTime> {
+        let behind = self.passed.partition_point(|(end, _)| *end <= position);
+        behind.checked_sub(1).map(|at| self.passed[at].1)
+    }
+}
+
+/// What is known of one follower's pace.
+#[derive(Clone, Debug)]
+struct Pacing {
+    /// The copy that answered last.
+    pair: Pair,
+    /// How long it usually takes to confirm.
+    usual: Option<Duration>,
+    /// It has stopped.
+    halted: bool,
+    /// Since when it could be added, while it is not.
+    level_since: Option<MonoTime>,
+    /// How long it must have been level.
+    level_wait: Duration,
+    /// When it was last found to be a member.
+    member_since: Option<MonoTime>,
+}
+
+impl Pacing {
+    fn slow_after(&self) -> Duration {
+        self.usual.map_or(MOST_SLOW, |usual| (usual * 4).clamp(LEAST_SLOW, MOST_SLOW))
+    }
+}
+
+/// The followers' pace, and when to look at the set again.
+#[derive(Clone, Debug)]
+pub(super) struct Members {
+    trail: Trail,
+    followers: BTreeMap<BrokerId, Pacing>,
+    nodes: Nodes,
+    heard: BTreeMap<BrokerId, MonoTime>,
+    /// Something happened that may change the set.
+    dirty: bool,
+    review_at: MonoTime,
+}
+
+impl Default for Members {
+    fn default() -> Self {
+        Members {
+            trail: Trail::default(),
+            followers: BTreeMap::new(),
+            nodes: Nodes::default(),
+            heard: BTreeMap::new(),
+            dirty: true,
+            review_at: MonoTime::NEVER,
+        }
+    }
+}
+
+impl Members {
+    /// When to look again.
+    pub fn review_at(&self) -> MonoTime {
+        self.review_at
+    }
+
+    pub fn is_due(&self, now: MonoTime) -> bool {
+        self.dirty || self.review_at <= now
+    }
+
+    pub fn look_again(&mut self) {
+        self.dirty = true;
+    }
+
+    pub fn set_nodes(&mut self, nodes: Nodes) {
+        self.nodes = nodes;
+        self.dirty = true;
+    }
+
+    pub fn nodes(&self) -> &Nodes {
+        &self.nodes
+    }
+
+    pub fn heard(&mut self, broker: BrokerId, now: MonoTime) {
+        self.heard.insert(broker, now);
+    }
+
+    /// When anything was last heard of one of these.
+    pub fn last_heard(&self, pairs: &BTreeSet<Pair>) -> Option<MonoTime> {
+        pairs.iter().filter_map(|pair| self.heard.get(&pair.broker).copied()).max()
+    }
+
+    /// The leader's disk has passed `end`.
+    pub fn passed(&mut self, end: Offset, now: MonoTime, followed: bool) {
+        if followed {
+            self.trail.pass(end, now);
+            // Nobody can be too slow any earlier.
+            self.review_at = self.review_at.min(now.after(LEAST_SLOW));
+        }
+    }
+
+    pub fn marked(&mut self, mark: Offset) {
+        self.trail.forget(mark);
+    }
+
+    /// Called before the core hears of it.
+    pub fn confirmed<R: Rules>(&mut self, core: &Core<R>, pair: Pair, position: Offset, now: MonoTime) {
+        self.heard.insert(pair.broker, now);
+        let trail = &self.trail;
+        let follower = self.followers.entry(pair.broker).or_insert_with(|| Pacing {
+            pair,
+            usual: None,
+            halted: false,
+            level_since: None,
+            level_wait: FIRST_LEVEL,
+            member_since: None,
+        });
+        if follower.pair != pair || follower.halted {
+            // Another copy, or one that goes on: what was known of its pace stays.
+            (follower.pair, follower.halted, follower.level_since) = (pair, false, None);
+            self.dirty = true;
+        }
+        let before = core.confirmed.get(&pair).copied();
+        if let Some(at) = trail.confirmed_by(position)
+            && before.is_some_and(|before| before < position)
+        {
+            let took = now.since(at);
+            follower.usual = Some(follower.usual.map_or(took, |usual| (usual * 7 + took) / 8));
+        }
+        let member = core.eligible.known().eligible.contains(&pair);
+        self.dirty |= !member && (follower.level_since.is_none() || before.is_none());
+    }
+
+    pub fn halted(&mut self, pair: Pair) {
+        if let Some(follower) = self.followers.get_mut(&pair.broker) {
+            follower.halted = true;
+        } else {
+            let halted = Pacing {
+                pair,
+                usual: None,
+                halted: true,
+                level_since: None,
+                level_wait: FIRST_LEVEL,
+                member_since: None,
+            };
+            self.followers.insert(pair.broker, halted);
+        }
+        self.dirty = true;
+    }
+
+    /// Whether that copy of the broker has stopped.
+    pub fn is_halted(&self, pair: &Pair) -> bool {
+        self.followers.get(&pair.broker).is_some_and(|follower| follower.halted && follower.pair == *pair)
+    }
+
+    /// What the set should be, if that is something else than it is.
+    pub fn review<R: Rules>(&mut self, core: &Core<R>, now: MonoTime) -> Option<BTreeSet<Pair>> {
+        self.dirty = false;
+        self.review_at = MonoTime::NEVER;
+        let known = &core.eligible.known().eligible;
+        let leaving: BTreeSet<Pair> =
+            known.iter().filter(|pair| self.must_go(core, pair, now)).copied().collect();
+        let mut ready = BTreeSet::new();
+        let mut able = BTreeSet::new();
+        for (broker, follower) in &mut self.followers {
+            if known.contains(&follower.pair) {
+                if follower.member_since.is_none() {
+                    follower.member_since = Some(now);
+                }
+                follower.level_since = None;
+                continue;
+            }
+            if let Some(since) = follower.member_since.take() {
+                // One that comes and goes is waited for longer each time.
+                let steady = now.since(since) >= LONGEST_LEVEL;
+                follower.level_wait =
+                    if steady { FIRST_LEVEL } else { (follower.level_wait * 2).min(LONGEST_LEVEL) };
+            }
+            let position = core.confirmed.get(&follower.pair).copied().unwrap_or(-1);
+            let behind = self.trail.behind_since(position);
+            let slow = behind.is_some_and(|since| now.since(since) >= follower.slow_after());
+            let gone = self.nodes.fenced.contains(broker) || self.nodes.draining.contains(broker);
+            if follower.halted || slow || gone || !core.may_add(&follower.pair) {
+                follower.level_since = None;
+                continue;
+            }
+            able.insert(follower.pair);
+            let since = *follower.level_since.get_or_insert(now);
+            let ready_at = since.after(follower.level_wait);
+            if ready_at <= now {
+                ready.insert(follower.pair);
+            } else {
+                self.review_at = self.review_at.min(ready_at);
+            }
+        }
+        let facts = Facts { known, dead: &core.dead, leaving: &leaving, able: &able, ready: &ready };
+        let target = facts.target(core.floor(), core.need.saturating_sub(1));
+        (target != *known).then_some(target)
+    }
+
+    /// Whether a member is to be dropped or swapped, if C9 allows; notes when it will have to.
+    fn must_go<R: Rules>(&mut self, core: &Core<R>, pair: &Pair, now: MonoTime) -> bool {
+        let broker = &pair.broker;
+        let replica = core.eligible.known().replicas.contains(broker);
+        if !replica || self.is_halted(pair) || self.nodes.draining.contains(broker) {
+            return true;
+        }
+        let position = core.confirmed.get(pair).copied().unwrap_or(-1);
+        let Some(since) = self.trail.behind_since(position) else { return false };
+        if self.nodes.fenced.contains(broker) {
+            return true;
+        }
+        let follower = self.followers.get(broker).filter(|follower| follower.pair == *pair);
+        let until = since.after(follower.map_or(MOST_SLOW, Pacing::slow_after));
+        if until > now {
+            self.review_at = self.review_at.min(until);
+        }
+        until <= now
+    }
+}
+
+/// What the choice is made from.
+struct Facts<'a> {
+    known: &'a BTreeSet<Pair>,
+    /// Known dead: dropped whatever is left.
+    dead: &'a BTreeSet<Pair>,
+    /// Members that should go.
+    leaving: &'a BTreeSet<Pair>,
+    /// Followers that may be added (C5).
+    able: &'a BTreeSet<Pair>,
+    /// Those of them that have been level for long enough.
+    ready: &'a BTreeSet<Pair>,
+}
+
+impl Facts<'_> {
+    /// The set that should be. `floor`: below it nobody is dropped who lives (C9). `wanted`: below it, whoever may be added is,
+    /// since nothing can be acknowledged anyhow.
+    fn target(&self, floor: usize, wanted: usize) -> BTreeSet<Pair> {
+        let whole = self.without(self.leaving, floor, wanted);
+        let dropped = self.known.difference(&whole).any(|pair| !self.dead.contains(pair));
+        if dropped && whole.len() < self.known.len() && whole.len() < floor {
+            // The dead first: in one write with them, others could not be dropped.
+            return self.without(&BTreeSet::new(), floor, wanted);
+        }
+        whole
+    }
+
+    fn without(&self, leaving: &BTreeSet<Pair>, floor: usize, wanted: usize) -> BTreeSet<Pair> {
+        let mut set: BTreeSet<Pair> = self.known.difference(self.dead).copied().collect();
+        for member in leaving.iter().filter(|pair| !self.dead.contains(pair)) {
+            set.remove(member);
+            if let Some(other) = self.able.iter().find(|pair| is_free(&set, pair)) {
+                set.insert(*other);
+            } else if set.len() < floor {
+                set.insert(*member);
+            }
+        }
+        for pair in self.able {
+            if is_free(&set, pair) && (set.len() < wanted || self.ready.contains(pair)) {
+                set.insert(*pair);
+            }
+        }
+        set
+    }
+}
+
+/// C13: at most one pair a broker.
+fn is_free(set: &BTreeSet<Pair>, pair: &Pair) -> bool {
+    set.iter().all(|member| member.broker != pair.broker)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use felix_protocol::ids::{LogId, Uuid};
+
+    fn pairs(brokers: &[i32]) -> BTreeSet<Pair> {
+        brokers.iter().map(|id| Pair { broker: BrokerId(*id), log: LogId(Uuid::nil()) }).collect()
+    }
+
+    fn target(known: &[i32], dead: &[i32], leaving: &[i32], able: &[i32], floor: usize) -> BTreeSet<Pair> {
+        let (known, dead, leaving, able) = (pairs(known), pairs(dead), pairs(leaving), pairs(able));
+        let ready = BTreeSet::new();
+        Facts { known: &known, dead: &dead, leaving: &leaving, able: &able, ready: &ready }
+            .target(floor, floor)
+    }
+
+    #[test]
+    fn who_must_go_is_swapped_or_dropped_but_not_below_the_floor() {
+        assert_eq!(
+            target(&[2, 3], &[], &[], &[4], 1),
+            pairs(&[2, 3]),
+            "enough, and nobody waited long enough"
+        );
+        assert_eq!(target(&[2, 3], &[], &[3], &[], 1), pairs(&[2]));
+        assert_eq!(target(&[2], &[], &[2], &[], 1), pairs(&[2]), "C9");
+        assert_eq!(target(&[2], &[], &[2], &[3], 1), pairs(&[3]), "one write");
+        assert_eq!(target(&[2, 3], &[], &[2, 3], &[4], 2), pairs(&[3, 4]));
+        assert_eq!(target(&[2], &[2], &[2], &[], 1), pairs(&[]), "known dead");
+        assert_eq!(target(&[], &[], &[], &[3], 1), pairs(&[3]), "too few: at once");
+    }
+
+    #[test]
+    fn the_dead_go_first_where_both_could_not_go_at_once() {
+        assert_eq!(target(&[2, 3], &[2], &[3], &[4], 2), pairs(&[3, 4]));
+        assert_eq!(target(&[2, 3], &[2], &[3], &[], 2), pairs(&[3]));
+    }
+
+    #[test]
+    fn behind_counts_from_the_first_passing_that_is_not_confirmed() {
+        let at = |millis: u64| MonoTime(millis * 1_000_000);
+        let mut trail = Trail::default();
+        for (end, millis) in [(10, 0), (11, 2), (20, 10), (20, 15), (30, 30)] {
+            trail.pass(end, at(millis));
+        }
+        assert_eq!(trail.behind_since(9), Some(at(0)));
+        assert_eq!(trail.behind_since(11), Some(at(10)), "what comes close together is one");
+        assert_eq!(trail.behind_since(30), None);
+        assert_eq!(trail.confirmed_by(20), Some(at(10)));
+        trail.forget(11);
+        assert_eq!(trail.behind_since(0), Some(at(10)));
+        for end in 31..1000 {
+            trail.pass(end, at(100 * u64::try_from(end).unwrap()));
+        }
+        assert!(trail.passed.len() <= TRAIL_LENGTH);
+        assert_eq!(trail.behind_since(998), trail.passed.back().map(|(_, at)| *at));
+    }
+}

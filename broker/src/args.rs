@@ -89,6 +89,10 @@ pub enum ArgsError {
 pub enum Action {
     /// Run a broker.
     Serve(Box<Settings>),
+    /// Say that the settings are good, and run nothing.
+    CheckConfig(Box<Settings>),
+    /// Ask the broker of these settings whether it serves clients.
+    Health(Box<Settings>),
     /// Print a file, a partition's folder or a whole data directory.
     DumpLog(PathBuf),
     /// Check data directories, and compare them if there are several.
@@ -99,6 +103,12 @@ pub enum Action {
 const DUMP_LOG: &str = "dump-log";
 /// The name of the subcommand that checks data directories.
 const VERIFY: &str = "verify";
+/// The name of the subcommand that asks a running broker how it is.
+const HEALTH: &str = "health";
+/// The flag that asks for a look at the settings alone.
+const CHECK_CONFIG: &str = "check-config";
+/// What `health` must know: where the broker answers, and the file that may say so.
+const HEALTH_FLAGS: [&str; 2] = ["metrics-bind", "config"];
 
 /// The node's settings, checked.
 #[derive(Clone, Debug)]
@@ -133,6 +143,9 @@ pub fn command() -> Command {
         .about("A Kafka-wire-compatible broker")
         .after_help(after_help())
         .disable_help_subcommand(true);
+    let mut health = Command::new(HEALTH)
+        .about("Ask the broker of this machine whether it serves clients, by the address of --metrics-bind")
+        .after_help("Exit code: 0 it does, 1 it does not or nothing answers, 2 a setting is wrong.");
     for flag in FLAGS {
         let Some(name) = flag.flag else { continue };
         let mut argument = Arg::new(name)
@@ -143,9 +156,18 @@ pub fn command() -> Command {
         if name == "set" {
             argument = argument.action(ArgAction::Append);
         }
+        if HEALTH_FLAGS.contains(&name) {
+            health = health.arg(argument.clone());
+        }
         felix = felix.arg(argument.clone());
         serve = serve.arg(argument);
     }
+    let check = Arg::new(CHECK_CONFIG)
+        .long(CHECK_CONFIG)
+        .action(ArgAction::SetTrue)
+        .help("Check all settings as a start would, say so in one line, and start nothing");
+    felix = felix.arg(check.clone());
+    serve = serve.arg(check);
     let dump = Command::new(DUMP_LOG)
         .about("Print what a segment, an index, a partition's folder or a data directory holds; reads only")
         .arg(Arg::new("path").value_name("DIR|FILE").required(true));
@@ -153,7 +175,7 @@ pub fn command() -> Command {
         .about("Check data directories that no broker uses, and compare the copies in several; reads only")
         .after_help("Exit code: 0 nothing is wrong, 1 something is, 2 a directory could not be looked at.")
         .arg(Arg::new("dirs").value_name("DIR").required(true).num_args(1..).action(ArgAction::Append));
-    felix.subcommand(serve).subcommand(dump).subcommand(verify)
+    felix.subcommand(serve).subcommand(health).subcommand(dump).subcommand(verify)
 }
 
 fn help(flag: &Flag) -> String {
@@ -217,12 +239,18 @@ pub fn resolve(
             let dirs = verify.get_many::<String>("dirs").into_iter().flatten().map(PathBuf::from);
             return Ok(Action::Verify(dirs.collect()));
         }
+        Some((HEALTH, health)) => {
+            let settings = settings(&Flags { inner: Some(health), outer: matches }, environment)?;
+            return Ok(Action::Health(Box::new(settings)));
+        }
         other => other.map(|(_, serve)| serve),
     };
-    settings(&Flags { inner, outer: matches }, environment).map(|settings| Action::Serve(Box::new(settings)))
+    let settings = Box::new(settings(&Flags { inner, outer: matches }, environment)?);
+    let only_check = [Some(matches), inner].into_iter().flatten().any(|given| given.get_flag(CHECK_CONFIG));
+    Ok(if only_check { Action::CheckConfig(settings) } else { Action::Serve(settings) })
 }
 
-/// Flags may stand before or behind `serve`; the ones behind win.
+/// Flags may stand before or behind the subcommand; the ones behind win. Not every subcommand knows every flag.
 struct Flags<'a> {
     inner: Option<&'a ArgMatches>,
     outer: &'a ArgMatches,
@@ -231,14 +259,15 @@ struct Flags<'a> {
 impl Flags<'_> {
     fn get(&self, flag: &str) -> Option<String> {
         self.inner
-            .and_then(|inner| inner.get_one::<String>(flag))
+            .and_then(|inner| inner.try_get_one::<String>(flag).ok().flatten())
             .or_else(|| self.outer.get_one::<String>(flag))
             .cloned()
     }
 
     fn sets(&self) -> Vec<String> {
         let of = |matches: &ArgMatches| {
-            matches.get_many::<String>("set").into_iter().flatten().cloned().collect::<Vec<_>>()
+            let given = matches.try_get_many::<String>("set").ok().flatten();
+            given.into_iter().flatten().cloned().collect::<Vec<_>>()
         };
         let mut all = of(self.outer);
         all.extend(self.inner.map(of).unwrap_or_default());

@@ -2,6 +2,7 @@
 //! everything bounded.
 
 pub mod halted;
+pub mod probe;
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -60,6 +60,11 @@ fn main() -> ExitCode {
     });
     let done = action.and_then(|action| match action {
         Action::Serve(settings) => server::run(*settings).map_err(|error| format!("{error:#}")),
+        Action::CheckConfig(settings) => {
+            server::tell_without_effect(&settings);
+            Ok(say("the settings are good"))
+        }
+        Action::Health(settings) => Ok(health(&settings)),
         Action::DumpLog(path) => dump(&path),
         Action::Verify(dirs) => verify(&dirs),
     });
@@ -68,6 +73,24 @@ fn main() -> ExitCode {
         Err(line) => {
             complain(&line);
             ExitCode::from(REFUSED)
+        }
+    }
+}
+
+/// One line for people, for whom the exit code is the answer.
+fn say(line: &str) -> ExitCode {
+    let _ = writeln!(std::io::stdout(), "felix: {line}");
+    ExitCode::SUCCESS
+}
+
+/// Asks the broker that these settings are for.
+fn health(settings: &args::Settings) -> ExitCode {
+    let (host, port) = &settings.metrics_bind;
+    match http::probe::ask(host, *port) {
+        Ok(said) => say(&said),
+        Err(why) => {
+            complain(&why);
+            ExitCode::from(WRONG)
         }
     }
 }

@@ -31,6 +31,9 @@ macro_rules! kind {
 kind!(IntCounter, "counter", |row| IntCounter::new(row.name, row.help));
 kind!(IntGauge, "gauge", |row| IntGauge::new(row.name, row.help));
 kind!(IntCounterVec, "counter", |row| IntCounterVec::new(Opts::new(row.name, row.help), row.labels));
+kind!(Histogram, "histogram", |row| {
+    Histogram::with_opts(HistogramOpts::new(row.name, row.help).buckets(SECONDS.to_vec()))
+});
 kind!(HistogramVec, "histogram", |row| {
     HistogramVec::new(HistogramOpts::new(row.name, row.help).buckets(SECONDS.to_vec()), row.labels)
 });
@@ -126,6 +129,12 @@ table! {
     partitions: IntGauge = "felix_partitions" []
         "Partitions that this broker leads"
         ? "How many partitions does this broker lead?";
+    leaderless: IntGauge = "felix_leaderless_partitions" []
+        "Partitions of the whole cluster that no live broker leads, as this broker knows: their clients wait"
+        ? "Is a part of the cluster out of service?";
+    live_brokers: IntGauge = "felix_live_brokers" []
+        "Brokers of the cluster whose session is not over, as this broker knows"
+        ? "Are all brokers there?";
     halted: IntGauge = "felix_broker_replication_halted" []
         "Copies on this broker that have stopped for good; `/replication/halted` lists them"
         ? "Does a copy need an operator?";
@@ -150,6 +159,9 @@ table! {
     flushed_logs: IntCounter = "felix_flushed_logs_total" []
         "Logs made durable, counted at each flush"
         ? "How many partitions share a flush?";
+    flush_seconds: Histogram = "felix_flush_seconds" []
+        "How long the disk was waited for, each time"
+        ? "How slow is the disk?";
     compaction_rounds: IntCounter = "felix_compaction_rounds_total" []
         "Rounds of compaction made, each over one log"
         ? "Does compaction run?";
@@ -189,6 +201,12 @@ table! {
     panics: IntGauge = "felix_task_panics" []
         "Tasks and threads that ended in a panic since the start; anything but 0 is a fault of Felix"
         ? "Did a part of the broker break?";
+    disk_bytes: IntGauge = "felix_disk_bytes" []
+        "Size of the file system of the data directory"
+        ? "How large is the disk?";
+    disk_free_bytes: IntGauge = "felix_disk_free_bytes" []
+        "Bytes of it that the broker may still write"
+        ? "When is the disk full?";
     resident_bytes: IntGauge = "process_resident_memory_bytes" []
         "Resident memory of the process"
         ? "How much memory does the broker take?";

@@ -96,6 +96,8 @@ pub struct Setup {
     pub scrub: Pace,
     /// `log.cleaner.*`.
     pub cleaner: CleanerConfig,
+    /// Told how long each flush waited for the disk.
+    pub flush_seconds: prometheus::Histogram,
 }
 
 /// Why the partitions did not start.
@@ -295,7 +297,8 @@ fn start_flushers(
     let count = setup.flushers.max(1);
     for number in 0..count {
         let (queue, flusher, flushes) = (Arc::clone(queue), Arc::clone(flusher), Arc::clone(flushes));
-        let body = move || flusher::run(&queue, &flusher, &flushes, count);
+        let seconds = setup.flush_seconds.clone();
+        let body = move || flusher::run(&queue, &flusher, &flushes, &seconds, count);
         threads.push(tasks::thread(&format!("felix-flush-{number}"), body)?);
     }
     Ok(())

@@ -20,7 +20,6 @@ use felix_cluster::view::View;
 use felix_control::agent::AgentConfig;
 use felix_partition::fence::settle_identities;
 use felix_protocol::ids::{BrokerId, TopicId, Uuid};
-use felix_protocol::time::{Clock, MonoTime};
 use felix_storage::data_dir::Identity;
 use felix_storage::disk::os::OsDisk;
 use felix_storage::{DataDir, FlushMode, Limits as StorageLimits, Replicas, StorageError};
@@ -45,6 +44,7 @@ use crate::{http, tasks};
 
 mod control;
 mod directory;
+mod pages;
 mod stop;
 
 /// Threads that wait for the disk in place of connections, unless configured.
@@ -75,14 +75,7 @@ pub fn run(settings: Settings) -> Result<ExitCode> {
 async fn serve(settings: Settings) -> Result<ExitCode> {
     let mut stop = Signals::listen()?;
     let clock = SystemClock::start();
-    for (what, why) in &settings.without_effect {
-        tracing::warn!(setting = what, why, "a setting has no effect");
-    }
-    // What a flag means too is what it is.
-    let by_flag = |name: &str| FLAGS.iter().any(|flag| flag.config == Some(name));
-    for (row, why) in settings.fixed.without_full_effect().filter(|(row, _)| !by_flag(row.name)) {
-        tracing::warn!(setting = row.name, why, "a setting has no full effect");
-    }
+    tell_without_effect(&settings);
     let starting = Starting::new(settings, clock)?;
     let (server, sockets) = tokio::select! {
         started = starting.start() => started?,
@@ -103,6 +96,18 @@ async fn serve(settings: Settings) -> Result<ExitCode> {
         }
     };
     Ok(server.stop(end).await)
+}
+
+/// Says which settings were given in vain.
+pub fn tell_without_effect(settings: &Settings) {
+    for (what, why) in &settings.without_effect {
+        tracing::warn!(setting = what, why, "a setting has no effect");
+    }
+    // What a flag means too is what it is.
+    let by_flag = |name: &str| FLAGS.iter().any(|flag| flag.config == Some(name));
+    for (row, why) in settings.fixed.without_full_effect().filter(|(row, _)| !by_flag(row.name)) {
+        tracing::warn!(setting = row.name, why, "a setting has no full effect");
+    }
 }
 
 /// SIGTERM and SIGINT.
@@ -231,6 +236,7 @@ impl Starting {
                 directory_id: directory_id.to_string(),
             })?;
         }
+        let metrics = Metrics::new()?;
         let setup = partitions::Setup {
             dir: dir.clone(),
             replicas,
@@ -246,6 +252,7 @@ impl Starting {
             retain_every: Duration::from_millis(config.logs.retention_check_interval_ms.max(1)),
             scrub: partitions::Pace::of(&config.logs),
             cleaner: config.logs.cleaner.clone(),
+            flush_seconds: metrics.flush_seconds.clone(),
         };
         let partitions = Partitions::start(setup, &agent)?;
         let fixed = Arc::new(settings.fixed.values().clone());
@@ -258,7 +265,6 @@ impl Starting {
             clock,
             closing: closing.clone(),
         })?;
-        let metrics = Metrics::new()?;
         let quotas = Arc::new(Quotas::new(&config));
         quotas.follow(agent.clone());
         let node = Arc::new(Node {
@@ -346,102 +352,9 @@ async fn settled(partition: &PartitionHandle) {
     }
 }
 
-/// What the HTTP listener shows.
-struct Pages {
-    node: Arc<Node>,
-    dir: DataDir<OsDisk>,
-    ready: Arc<AtomicBool>,
-}
-
-impl http::Pages for Pages {
-    fn ready(&self) -> bool {
-        self.ready.load(Ordering::Acquire)
-    }
-
-    fn sick(&self) -> Option<String> {
-        let halted = self.node.partitions.halted();
-        let halted = (!halted.is_empty()).then(|| format!("{} copies are halted", halted.len()));
-        let sick: Vec<String> = halted.into_iter().chain(directory::damage(&self.dir)).collect();
-        (!sick.is_empty()).then(|| sick.join("; "))
-    }
-
-    fn metrics(&self) -> String {
-        let count = |count: usize| i64::try_from(count).unwrap_or(i64::MAX);
-        self.node.metrics.partitions.set(count(self.node.partitions.count()));
-        self.node.metrics.halted.set(count(self.node.partitions.halted().len()));
-        self.node.metrics.damaged.set(count(self.dir.damage().count()));
-        let losses = &self.node.metrics.losses;
-        losses.inc_by(self.node.partitions.losses().saturating_sub(losses.get()));
-        let flushes = self.node.partitions.flushes();
-        let (passes, logs) = (&self.node.metrics.flushes, &self.node.metrics.flushed_logs);
-        // Counted where they happen; the series catch up when they are asked for.
-        passes.inc_by(flushes.passes.saturating_sub(passes.get()));
-        logs.inc_by(flushes.logs.saturating_sub(logs.get()));
-        let answers = self.node.budget.answers();
-        self.node.metrics.answer_bytes.set(count(answers.held()));
-        self.node.metrics.answer_limit.set(count(answers.limit()));
-        self.node.metrics.quota_entries.set(count(self.node.quotas.measured()));
-        let scrubbed = self.node.partitions.scrubbed();
-        let metrics = &self.node.metrics;
-        for (series, counted) in [
-            (&metrics.scrubbed_bytes, scrubbed.bytes),
-            (&metrics.scrubbed_segments, scrubbed.segments),
-            (&metrics.seals_made, scrubbed.seals),
-        ] {
-            series.inc_by(counted.saturating_sub(series.get()));
-        }
-        self.set_compaction();
-        self.set_lease();
-        self.node.metrics.fetch_sessions.set(count(self.node.sessions.count()));
-        let groups = self.node.coordinators.figures();
-        self.node.metrics.groups.set(count(groups.groups));
-        self.node.metrics.group_partitions_loading.set(count(groups.loading));
-        self.node.metrics.group_rebalances.set(i64::try_from(groups.rebalances).unwrap_or(i64::MAX));
-        self.node.metrics.group_reloads.set(i64::try_from(groups.reloads).unwrap_or(i64::MAX));
-        self.node.metrics.text()
-    }
-
-    fn halted(&self) -> String {
-        let view = self.node.view();
-        let name = |topic: &TopicId| view.topic(topic).map(|topic| &*topic.name);
-        http::halted::page(&self.node.partitions.halted(), name)
-    }
-}
-
-impl Pages {
-    fn set_lease(&self) {
-        let (ends_at, now) = (self.node.agent.lease().ends_at(), self.node.clock.now());
-        let milliseconds = |time: Duration| i64::try_from(time.as_millis()).unwrap_or(i64::MAX);
-        let left = if ends_at == MonoTime::NEVER {
-            0
-        } else {
-            milliseconds(ends_at.since(now)) - milliseconds(now.since(ends_at))
-        };
-        self.node.metrics.lease_milliseconds.set(left);
-        let sessions = self.node.agent.sessions();
-        self.node.metrics.sessions.set(i64::try_from(sessions).unwrap_or(i64::MAX));
-    }
-
-    fn set_compaction(&self) {
-        let figures = self.node.partitions.compaction();
-        let metrics = &self.node.metrics;
-        let count = |count: u64| i64::try_from(count).unwrap_or(i64::MAX);
-        metrics.compaction_uncleanable.set(count(figures.uncleanable));
-        metrics.compaction_round_milliseconds.set(count(figures.last_round_ms));
-        metrics.compaction_dirty_percent.set(count(figures.dirty_percent));
-        for (series, now) in [
-            (&metrics.compaction_rounds, figures.rounds),
-            (&metrics.compaction_read_bytes, figures.read_bytes),
-            (&metrics.compaction_freed_bytes, figures.freed_bytes),
-        ] {
-            series.inc_by(now.saturating_sub(series.get()));
-        }
-    }
-}
-
 impl Server {
     fn serve_http(&self, bound: Bound) {
-        let pages = Arc::new(Pages {
+        let pages = Arc::new(pages::Pages {
             node: Arc::clone(&self.node),
             dir: self.dir.clone(),
             ready: Arc::clone(&self.ready),

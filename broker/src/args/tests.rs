@@ -8,7 +8,9 @@ fn run(arguments: &[&str], environment: &[(&str, &str)]) -> Result<Settings, Arg
         |name: &str| environment.iter().find(|(key, _)| *key == name).map(|(_, value)| (*value).to_owned());
     match resolve(&matches, lookup)? {
         Action::Serve(settings) => Ok(*settings),
-        other @ (Action::DumpLog(_) | Action::Verify(_)) => panic!("asked to {other:?}"),
+        other @ (Action::CheckConfig(_) | Action::Health(_) | Action::DumpLog(_) | Action::Verify(_)) => {
+            panic!("asked to {other:?}")
+        }
     }
 }
 
@@ -198,4 +200,25 @@ fn a_wrong_command_line_is_one_line() {
     assert!(matches!(parsed(&["--help"]), Err(Unparsed::Shown(text)) if text.contains("--data-dir")));
     assert!(matches!(parsed(&["--version"]), Err(Unparsed::Shown(_))));
     assert!(parsed(&["--node-id", "-5"]).is_ok(), "refused with its own words later");
+}
+
+#[test]
+fn the_settings_can_be_asked_about_alone() {
+    let asked = |arguments: &[&str]| {
+        let matches = command().try_get_matches_from(std::iter::once(&"felix").chain(arguments)).unwrap();
+        resolve(&matches, |name| (name == "FELIX_BROKER_METRICS_BIND").then(|| "0.0.0.0:1".to_owned()))
+    };
+    let on_both_sides = [&["--check-config"][..], &["serve", "--check-config"], &["--check-config", "serve"]];
+    for arguments in on_both_sides {
+        assert!(matches!(asked(arguments), Ok(Action::CheckConfig(_))), "{arguments:?}");
+    }
+    assert!(matches!(asked(&["serve"]), Ok(Action::Serve(_))));
+    assert!(asked(&["--check-config", "--node-id", "x"]).is_err());
+    let bound = |arguments: &[&str]| match asked(arguments) {
+        Ok(Action::Health(settings)) => settings.metrics_bind,
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(bound(&["health"]), ("0.0.0.0".to_owned(), 1));
+    assert_eq!(bound(&["health", "--metrics-bind", "localhost:2"]), ("localhost".to_owned(), 2));
+    assert_eq!(bound(&["--metrics-bind", "localhost:3", "--set", "num.partitions=2", "health"]).1, 3);
 }

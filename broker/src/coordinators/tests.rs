@@ -80,6 +80,7 @@ impl Broker {
             retain_every: Duration::from_secs(300),
             scrub: partitions::Pace { bytes_per_second: None, every_ms: 1 },
             cleaner: felix_cluster::config::BrokerConfig::default().logs.cleaner,
+            flush_seconds: crate::metrics::Metrics::new().unwrap().flush_seconds,
         };
         let partitions = Partitions::start(setup, &agent).unwrap();
         let overrides = Arc::new(fixed.values().clone());

@@ -11,6 +11,7 @@ use felix_protocol::ids::{Offset, PartitionId};
 use felix_storage::disk::os::OsDisk;
 use felix_storage::{FlushError, FlushJob, Flusher};
 use parking_lot::{Condvar, Mutex};
+use prometheus::Histogram;
 
 use crate::partitions::lane::LaneSender;
 
@@ -105,8 +106,15 @@ impl Counters {
     }
 }
 
-/// Runs one flusher thread until the queue is closed. `threads` of them share it.
-pub(super) fn run(queue: &FlushQueue, flusher: &Flusher<OsDisk>, counters: &Counters, threads: usize) {
+/// Runs one flusher thread until the queue is closed. `threads` of them share it; `seconds` is told how long each pass
+/// waited.
+pub(super) fn run(
+    queue: &FlushQueue,
+    flusher: &Flusher<OsDisk>,
+    counters: &Counters,
+    seconds: &Histogram,
+    threads: usize,
+) {
     FLUSHES.set(true);
     let share = |waiting| if flusher.gathers(waiting) { MAX_PASS } else { share(waiting, threads) };
     while let Some(taken) = queue.take(share) {
@@ -117,7 +125,9 @@ pub(super) fn run(queue: &FlushQueue, flusher: &Flusher<OsDisk>, counters: &Coun
         }
         counters.passes.fetch_add(1, Ordering::Relaxed);
         counters.logs.fetch_add(jobs.len() as u64, Ordering::Relaxed);
+        let timer = seconds.start_timer();
         let outcomes = flusher.run(jobs);
+        timer.observe_duration();
         report(lanes, outcomes);
     }
 }

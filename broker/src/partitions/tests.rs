@@ -89,6 +89,7 @@ fn setup(dir: DataDir<OsDisk>, replicas: Replicas<OsDisk>) -> Setup {
         retain_every: Duration::from_secs(300),
         scrub: Pace { bytes_per_second: None, every_ms: 1 },
         cleaner: felix_cluster::config::BrokerConfig::default().logs.cleaner,
+        flush_seconds: crate::metrics::Metrics::new().unwrap().flush_seconds,
     }
 }
 

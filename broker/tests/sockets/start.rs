@@ -1,6 +1,6 @@
 //! Starting and stopping: what is refused, in which words, with which exit code.
 
-use std::process::Output;
+use std::process::{Output, Stdio};
 
 use crate::broker::{
     API_VERSIONS, Broker, Client, FETCH, METADATA, PRODUCE, command, fetch, metadata, produce,
@@ -48,6 +48,50 @@ fn a_wrong_start_is_one_line_and_exit_code_2() {
 }
 
 #[test]
+fn settings_are_checked_without_starting() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut check = command(directory.path());
+    check.stdout(Stdio::piped()).args(["--check-config", "--set", "num.partitions=3", "--lease-ms", "700"]);
+    let Output { status, stdout, stderr } = check.output().unwrap();
+    assert!(status.success(), "{}", String::from_utf8_lossy(&stderr));
+    assert_eq!(String::from_utf8(stdout).unwrap(), "felix: the settings are good\n");
+    assert!(!directory.path().join("data").exists(), "nothing was started");
+    let line = refused(&["--check-config", "--lease-ms", "7"], &[]);
+    assert!(line.contains("lease-ms") && line.contains("500"), "{line}");
+}
+
+#[test]
+fn a_broker_can_be_asked_how_it_is() {
+    let health = |address: &str| {
+        let mut health = std::process::Command::new(env!("CARGO_BIN_EXE_felix"));
+        let Output { status, stdout, stderr } =
+            health.args(["health", "--metrics-bind", address]).output().unwrap();
+        (status.code(), String::from_utf8([stdout, stderr].concat()).unwrap())
+    };
+    let mut broker = Broker::start(&[]);
+    let address = broker.http.to_string();
+    assert_eq!(health(&address), (Some(0), "felix: ready\n".to_owned()));
+    assert_eq!(health(&format!("0.0.0.0:{}", broker.http.port())).0, Some(0));
+    assert_eq!(broker.terminate().code(), Some(0));
+    let (code, said) = health(&address);
+    assert!(code == Some(1) && said.contains(&address), "{said}");
+    let (code, said) = health("nonsense");
+    assert!(code == Some(2) && said.contains("metrics-bind"), "{said}");
+}
+
+#[test]
+fn the_figures_of_disk_and_cluster_are_served() {
+    let broker = Broker::start(&[]);
+    let mut client = broker.connect();
+    new_topic(&mut client, "t");
+    client.ask(PRODUCE, 3, 2, &produce("t", 1, b"flushed"));
+    assert_eq!((broker.metric("felix_live_brokers"), broker.metric("felix_leaderless_partitions")), (1, 0));
+    let (all, free) = (broker.metric("felix_disk_bytes"), broker.metric("felix_disk_free_bytes"));
+    assert!(0 < free && free < all, "{free} of {all}");
+    assert!(broker.metric("felix_flush_seconds_count") > 0);
+}
+
+#[test]
 fn a_directory_or_a_port_in_use_is_told() {
     let broker = Broker::start(&[]);
     let port = broker.address.port();
@@ -75,7 +119,16 @@ fn help_and_version_are_complete() {
     let help = std::process::Command::new(env!("CARGO_BIN_EXE_felix")).arg("--help").output().unwrap();
     assert!(help.status.success());
     let text = String::from_utf8(help.stdout).unwrap();
-    for word in ["--node-id", "FELIX_NODE_ID", "--set", "FELIX_LOG_FORMAT", "Precedence", "serve"] {
+    for word in [
+        "--node-id",
+        "FELIX_NODE_ID",
+        "--set",
+        "--check-config",
+        "FELIX_LOG_FORMAT",
+        "Precedence",
+        "serve",
+        "health",
+    ] {
         assert!(text.contains(word), "{word} in {text}");
     }
     let version = std::process::Command::new(env!("CARGO_BIN_EXE_felix")).arg("--version").output().unwrap();

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# What the page takes for granted: a built broker, and Kafka's scripts on the PATH (here: starters for the same main classes).
+# What the page takes for granted: a built broker, and etcd and Kafka's scripts on the PATH (here: starters for the same main classes).
 set -euo pipefail
 jars=$FELIX_CACHE/jars-kafka-4
 mkdir -p "$jars" "$OUT/bin"
@@ -12,6 +12,12 @@ starter() {
 starter kafka-topics.sh org.apache.kafka.tools.TopicCommand
 starter kafka-console-consumer.sh org.apache.kafka.tools.consumer.ConsoleConsumer
 starter kafka-consumer-groups.sh org.apache.kafka.tools.consumer.group.ConsumerGroupCommand
+
+# etcd as the part `etcd-3.6` builds it.
+etcd=$FELIX_CACHE/etcd-3.6
+mkdir -p "$etcd"
+[ -x "$etcd/etcd" ] || (cd "$SRC/../etcd" && SRC=$PWD OUT=$etcd ./build.sh source)
+ln -sf "$etcd/etcd" "$OUT/bin/etcd"
 
 cd "$SRC/../../.."
 # The profile that `compat-tests/run` has built already: a release build of its own would cost minutes.

@@ -15,12 +15,12 @@ import time
 
 PROJECT = pathlib.Path(__file__).resolve().parents[3]
 MARK = "--- end of block"
-SECONDS = 100
+SECONDS = 160
 
 
 def log_tail(folder):
-    log = folder / "felix.log"
-    return f"felix.log: {log.read_text()[-800:]}" if log.exists() else "no felix.log"
+    logs = sorted(folder.glob("*.log"))
+    return "; ".join(f"{log.name}: {log.read_text()[-800:]}" for log in logs) or "no logs"
 
 
 def blocks(page):
@@ -39,7 +39,7 @@ def run(page):
         starter.parent.mkdir()
         starter.write_text(f'#!/bin/sh\nexec "{PROJECT}/broker/run" "$@"\n')
         starter.chmod(0o755)
-        script = ["ip link set lo up", "set -e", "trap 'kill -9 $felix 2> /dev/null || true' EXIT"]
+        script = ["ip link set lo up", "set -e", "trap 'kill -9 $felix $etcd ${brokers[*]} 2> /dev/null || true' EXIT"]
         for commands, _ in blocks(page):
             script += [commands, f"echo '{MARK}'"]
         tools = pathlib.Path(os.environ["OUT"]) / "bin"

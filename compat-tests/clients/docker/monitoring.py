@@ -34,6 +34,7 @@ def check():
     names = {alert["alert"] for alert in alerts()}
     assert tried == names, f"without a try: {names - tried}; without an alert: {tried - names}"
     explained(names)
+    linked()
     for name in metrics():
         if not name.startswith("etcd_"):
             assert name in documented() | OWN, f"docs/metrics.md has no {name}"
@@ -58,6 +59,14 @@ def explained(names):
         runbook = f"docs/operations.md#{alert['alert'].lower()}"
         assert alert["annotations"]["runbook"] == runbook, alert
         assert alert["labels"]["severity"] in {"critical", "warning"} and alert["annotations"]["summary"], alert
+
+
+def linked():
+    """What the operator's page points to is there."""
+    page = (PROJECT / "docs" / "operations.md").read_text()
+    anchors = {re.sub(r"[^\w -]", "", title).lower().replace(" ", "-") for title in re.findall(r"^#+ (.*)$", page, re.MULTILINE)}
+    for link in re.findall(r"\]\(#([^)]+)\)", page):
+        assert link in anchors, f"docs/operations.md points to #{link}, which is not there"
 
 
 def dashboard_file():

@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import os
 import pathlib
 import subprocess
 import sys
@@ -11,20 +12,44 @@ import traceback
 import composed
 import image
 import monitoring
+import static
 
 
-def cluster():
-    """Its processes and network are a world of their own, which ends with its first process."""
-    script = pathlib.Path(__file__).with_name("cluster.py")
+class Skipped(Exception):
+    """This case is not run, and why."""
+
+
+def in_a_world_of_its_own(script, *arguments, seconds):
+    """Its processes, mounts and network end with its first process."""
     world = ["unshare", "--net", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc"]
     done = subprocess.run(
-        [*world, sys.executable, script], stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, timeout=170
+        [*world, sys.executable, pathlib.Path(__file__).with_name(script), *arguments],
+        stdin=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        timeout=seconds,
     )
     sys.stderr.write(done.stderr)
     assert done.returncode == 0, done.stderr.strip()[-2000:]
 
 
-CASES = {"image": image.check, "compose": composed.check, "monitoring": monitoring.check, "cluster": cluster}
+def cluster():
+    in_a_world_of_its_own("cluster.py", seconds=170)
+
+
+def binary():
+    if os.environ.get("FELIX_FULL") != "1":
+        raise Skipped("builds the release anew, for minutes: only with --full")
+    in_a_world_of_its_own("static.py", static.build(), seconds=90)
+
+
+CASES = {
+    "image": image.check,
+    "compose": composed.check,
+    "monitoring": monitoring.check,
+    "cluster": cluster,
+    "static": binary,
+}
 
 
 def main():
@@ -38,6 +63,8 @@ def main():
         status, detail = "pass", ""
         try:
             CASES[case]()
+        except Skipped as why:
+            status, detail = "skip", str(why)
         except Exception as error:
             traceback.print_exc()
             status, detail = "fail", str(error)

@@ -118,15 +118,19 @@ def reached(felix, services):
 def scraped(count):
     """Prometheus sees everybody, every alert and panel has what it asks for, and nothing is wrong."""
     eventually("all are scraped", lambda: len(query("up == 1")) == count, 30)
-    # A rate needs two looks.
-    eventually("rates are there", lambda: query("rate(felix_requests_total[20s])"), 30)
     known = set(json.loads(get("http://127.0.0.1:9090/api/v1/label/__name__/values"))["data"])
     missing = monitoring.metrics() - known - RARE - {"ALERTS"}
     assert not missing, f"nobody exports {missing}"
-    shown = {}
-    for title, expr in monitoring.panel_expressions():
-        shown[title] = bool(query(expr)) or shown.get(title, False)
-    assert all(shown.values()), f"panels without data: {[title for title in shown if not shown[title]]}"
+
+    def all_shown():
+        shown = {}
+        for title, expr in monitoring.panel_expressions():
+            shown[title] = bool(query(expr)) or shown.get(title, False)
+        assert all(shown.values()), f"panels without data: {[title for title in shown if not shown[title]]}"
+        return True
+
+    # A rate needs two looks.
+    eventually("every panel has data", all_shown, 30)
     for alert in monitoring.alerts():
         query(alert["expr"])
     firing = query('ALERTS{alertstate="firing"}')

@@ -30,7 +30,7 @@ def in_a_world_of_its_own(script, *arguments, seconds):
         timeout=seconds,
     )
     sys.stderr.write(done.stderr)
-    assert done.returncode == 0, done.stderr.strip()[-2000:]
+    assert done.returncode == 0, done.stderr.strip().splitlines()[-1][:1000]
 
 
 def cluster():

@@ -17,7 +17,7 @@ from containers import Container, Network, eventually
 from files import compose, is_etcd, is_felix, listeners
 
 # Series that exist only once something of their kind has happened.
-RARE = {"felix_connections_refused_total"}
+RARE = {"felix_connections_refused_total", "felix_throttled_total"}
 
 
 def get(url):

@@ -38,6 +38,7 @@ mod describe_log_dirs;
 mod describe_producers;
 mod describe_quorum;
 mod describe_topic_partitions;
+mod describe_user_scram_credentials;
 mod fetch;
 mod find_coordinator;
 mod heartbeat;
@@ -96,6 +97,7 @@ pub static APIS: &[Api] = &[
     describe_acls::API,
     describe_client_quotas::API,
     alter_client_quotas::API,
+    describe_user_scram_credentials::API,
     update_features::API,
 ];
 

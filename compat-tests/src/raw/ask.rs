@@ -46,6 +46,8 @@ pub mod code {
     pub const FENCED_INSTANCE_ID: i16 = 82;
     pub const GROUP_SUBSCRIBED_TO_TOPIC: i16 = 86;
     pub const INVALID_RECORD: i16 = 87;
+    pub const THROTTLING_QUOTA_EXCEEDED: i16 = 89;
+    pub const INVALID_UPDATE_VERSION: i16 = 95;
     pub const UNKNOWN_TOPIC_ID: i16 = 100;
     pub const FETCH_SESSION_TOPIC_ID_ERROR: i16 = 106;
 }

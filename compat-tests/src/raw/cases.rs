@@ -13,6 +13,7 @@ mod limits;
 mod metadata;
 mod offsets;
 mod produce;
+mod quotas;
 mod rebalances;
 mod retention;
 mod scale;
@@ -39,6 +40,7 @@ pub fn all() -> Vec<Case> {
         metadata::CASES,
         admin::CASES,
         limits::CASES,
+        quotas::CASES,
         disk::CASES,
         scale::CASES,
         faults::CASES,

@@ -39,6 +39,9 @@ pub mod key {
     pub const DELETE_GROUPS: i16 = 42;
     pub const INCREMENTAL_ALTER_CONFIGS: i16 = 44;
     pub const OFFSET_DELETE: i16 = 47;
+    pub const DESCRIBE_CLIENT_QUOTAS: i16 = 48;
+    pub const ALTER_CLIENT_QUOTAS: i16 = 49;
+    pub const UPDATE_FEATURES: i16 = 57;
     pub const DESCRIBE_PRODUCERS: i16 = 61;
     pub const DESCRIBE_TOPIC_PARTITIONS: i16 = 75;
 }
@@ -64,6 +67,7 @@ pub fn first_flexible(key: i16) -> i16 {
 pub struct Connection {
     stream: TcpStream,
     next: i32,
+    client: String,
 }
 
 impl Connection {
@@ -73,7 +77,13 @@ impl Connection {
         stream.set_nodelay(true)?;
         stream.set_read_timeout(Some(patience))?;
         stream.set_write_timeout(Some(patience))?;
-        Ok(Self { stream, next: 1 })
+        Ok(Self { stream, next: 1, client: "raw".to_owned() })
+    }
+
+    /// The same, calling itself so.
+    pub fn named(mut self, client: &str) -> Self {
+        client.clone_into(&mut self.client);
+        self
     }
 
     /// Changes how long a read waits.
@@ -95,7 +105,7 @@ impl Connection {
     pub fn frame(&mut self, key: i16, version: i16, body: &W) -> (i32, Vec<u8>) {
         let correlation = self.next;
         self.next += 1;
-        let mut message = W::new().i16(key).i16(version).i32(correlation).nstr(Some("raw"));
+        let mut message = W::new().i16(key).i16(version).i32(correlation).nstr(Some(&self.client));
         if version >= first_flexible(key) {
             message = message.tags();
         }

@@ -56,6 +56,10 @@ public final class Tools {
         program.add("kafka-reassign-partitions", tools::reassignments);
         program.add("kafka-acls", tools::acls);
         program.add("kafka-client-metrics", tools::clientMetrics);
+        Quotas quotas = new Quotas(program, tools.records, tools.box);
+        program.add("kafka-configs-quotas", quotas::configs);
+        program.add("kafka-quota-rates", quotas::rates);
+        program.add("kafka-features-update", quotas::features);
         program.runAll();
     }
 

@@ -9,6 +9,12 @@ use std::hash::Hash;
 
 /// Which rules a machine obeys.
 pub trait Rules: Clone + Debug + PartialEq + Eq + PartialOrd + Ord + Hash + Default {
+    /// C1: a report's compares are the revisions that its sender last learned. Whoever carries reports obeys.
+    const C1_COMPARES_LEARNED: bool = true;
+    /// C6: a generation belongs to one session. Whoever starts machines obeys.
+    const C6_ONE_SESSION: bool = true;
+    /// C11: the candidate compares the named log id with its own. Whoever opens copies obeys.
+    const C11_CANDIDATE_DECIDES: bool = true;
     /// C2: sets that may still land count as eligible when the mark is computed.
     const C2_COUNTS_REPORTS_IN_FLIGHT: bool = true;
     /// C8: the mark moves only while the known set and the leader are at least `need`.

@@ -266,6 +266,11 @@ impl<R: Rules> Core<R> {
         moved
     }
 
+    /// The key as last learned.
+    pub fn known(&self) -> &KeyState {
+        self.eligible.known()
+    }
+
     /// The maximal eligible set, for checks.
     pub fn maximal(&self) -> BTreeSet<Pair> {
         self.eligible.maximal()

@@ -1,0 +1,58 @@
+//! Machines that lack a rule, each found out by the histories: so they can fail, and the rule is needed.
+
+use felix_replication::rules::Rules;
+
+use super::play;
+
+/// A mistake is found within so many histories.
+const MOST: u64 = 20_000;
+
+/// The first history that finds the mistake.
+fn found<R: Rules>(name: &str) -> (u64, String) {
+    for seed in 0..MOST {
+        let outcome = std::panic::catch_unwind(|| play::<R>(seed, false));
+        match outcome {
+            Ok(Ok(_)) => {}
+            Ok(Err(broken)) => return (seed, broken),
+            Err(_) => return (seed, "an assertion of the machines".to_owned()),
+        }
+    }
+    panic!("{name} is not found out in {MOST} histories");
+}
+
+macro_rules! mistakes {
+    ($($test:ident: $lacks:ident lacks $rule:ident;)*) => {
+        $(
+            #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+            struct $lacks;
+
+            impl Rules for $lacks {
+                const $rule: bool = false;
+            }
+
+            #[test]
+            fn $test() {
+                let (seed, broken) = found::<$lacks>(stringify!($rule));
+                println!("{} is found out by history {seed}: {broken}", stringify!($rule));
+            }
+        )*
+    };
+}
+
+mistakes! {
+    without_c1: LacksC1 lacks C1_COMPARES_LEARNED;
+    without_c2: LacksC2 lacks C2_COUNTS_REPORTS_IN_FLIGHT;
+    without_c3: LacksC3 lacks C3_TIMEOUT_RESOLVES_NOTHING;
+    without_c5: LacksC5 lacks C5_LEVEL_FIRST;
+    without_c6: LacksC6 lacks C6_ONE_SESSION;
+    without_c7: LacksC7 lacks C7_FENCES_DURABLY;
+    without_c8: LacksC8 lacks C8_NEEDS_MEMBERS;
+    without_c9: LacksC9 lacks C9_KEEPS_FLOOR;
+    without_c10_last: LacksC10Last lacks C10_KEEPS_LAST;
+    without_c10_first: LacksC10First lacks C10_OPENS_FIRST;
+    without_c11: LacksC11 lacks C11_CANDIDATE_DECIDES;
+    without_c12: LacksC12 lacks C12_NAMES_COPY;
+    without_t1: LacksT1 lacks T1_HEADER_FIRST;
+    without_t2: LacksT2 lacks T2_CUTS;
+    without_t3: LacksT3 lacks T3_CUTS_BEFORE_MARK;
+}

@@ -388,6 +388,10 @@ impl<R: Rules> Follower<R> {
             }
             return;
         };
+        if !R::T3_CUTS_BEFORE_MARK {
+            self.core.hear_mark(frame.mark);
+            self.core.advance_mark();
+        }
         match self.core.reconcile(&frame, header) {
             Verdict::Keep { to, mark } if to < self.core.end => {
                 let mark_generation = self.core.mark_generation_at(mark);

@@ -47,8 +47,10 @@ pub fn check<R: Rules>(core: &Core<R>) -> Result<(), Broken> {
         return Err(Broken::I6ClaimsUnwritten);
     }
     // What was acknowledged before the takeover rests on others' word; what this tenure added rests on these
-    // positions.
-    let behind = |pair| core.confirmed.get(pair).is_none_or(|position| *position < core.mark);
+    // positions. A pair that is known dead holds nothing any more, and nobody names it.
+    let behind = |pair| {
+        !core.dead.contains(pair) && core.confirmed.get(pair).is_none_or(|position| *position < core.mark)
+    };
     if core.mark > core.takeover && core.maximal().iter().any(behind) {
         return Err(Broken::I1MarkAbovePair);
     }

@@ -245,6 +245,66 @@ fn too_few_members_refuse_before_the_append_and_wait_after_it() {
     );
 }
 
+#[test]
+fn while_the_set_stays_true_nothing_is_reported() {
+    let (b, c) = (pair(2, 20), pair(3, 30));
+    let (mut leader, actions) = Leader::<AllRules>::open(tenure(key(3, &[], Last::Never), 2));
+    let mut reports: Vec<Action> = actions;
+    let mut now = 1;
+    let mut revision = 3;
+    let mut end = 10;
+    let mut step = |event: Event, now: u64| {
+        let mut actions = leader.step(event, at(now));
+        reports.extend(actions.extract_if(.., |action| matches!(action, Action::Report(_))));
+        while let Some(Action::Report(report)) = reports
+            .iter()
+            .find(|action| matches!(action, Action::Report(report) if report.revision == Revision(revision)))
+        {
+            revision += 1;
+            let (number, answer) = (report.number, ReportAnswer::Landed(Revision(revision)));
+            let mut more = leader.step(Event::ReportAnswered { number, answer }, at(now));
+            reports.extend(more.extract_if(.., |action| matches!(action, Action::Report(_))));
+        }
+        reports.len()
+    };
+    // Both become level, and are members a second later: the opening report, and two that let them in.
+    for position in [10, 11] {
+        for pair in [b, c] {
+            step(Event::Confirmed { pair, position }, now);
+        }
+        now += 1000;
+    }
+    let before = step(Event::Tick, now);
+    assert_eq!(before, 3);
+    // Ten thousand writes, with ticks between them: the store hears of none.
+    for _ in 0..10_000 {
+        end += 1;
+        now += 3;
+        step(Event::Appended { end }, now);
+        step(Event::Confirmed { pair: b, position: end }, now);
+        step(Event::Stored { end }, now + 1);
+        step(Event::Confirmed { pair: c, position: end }, now + 2);
+        step(Event::Tick, now + 2);
+    }
+    assert_eq!(step(Event::Tick, now + 60_000), before, "no report in the steady state");
+    assert_eq!(leader.mark(), end);
+    assert_eq!(leader.lag(), 0);
+}
+
+#[test]
+fn the_slowest_follower_that_has_not_stopped_is_the_lag() {
+    let (b, c) = (pair(2, 20), pair(3, 30));
+    let (mut leader, _) = Leader::<AllRules>::open(tenure(key(3, &[b], Last::Never), 2));
+    assert_eq!(leader.lag(), 0, "nobody has said anything");
+    leader.step(Event::Appended { end: 30 }, at(1));
+    leader.step(Event::Confirmed { pair: b, position: 25 }, at(1));
+    leader.step(Event::Confirmed { pair: c, position: 11 }, at(1));
+    assert_eq!(leader.lag(), 19);
+    leader.step(Event::Halted(c), at(2));
+    assert_eq!(leader.lag(), 5);
+    assert!(!leader.may_restart(&b) && leader.may_restart(&c), "C12");
+}
+
 #[derive(Clone, Debug)]
 enum Move {
     Append(i64),

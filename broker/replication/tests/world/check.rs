@@ -52,8 +52,27 @@ impl Oath {
     }
 }
 
-/// I8 and I3.
-pub fn all<R: Rules>(oath: &Oath, store: &Store, nodes: &BTreeMap<BrokerId, Node<R>>) -> Result<(), String> {
+/// C8: what is acknowledged is on as many disks as it needs, there and then.
+pub fn is_held<R: Rules>(
+    oath: &Oath,
+    nodes: &BTreeMap<BrokerId, Node<R>>,
+    offset: Offset,
+    value: &Value,
+    need: usize,
+) -> Result<(), String> {
+    let holders = nodes.values().filter(|node| oath.holds(&node.disk, offset, value)).count();
+    if holders < need {
+        return Err(format!("C8: {value:?} at {offset} is acknowledged with {holders} holders"));
+    }
+    Ok(())
+}
+
+/// I8: whoever may lead holds what was acknowledged.
+pub fn promotable<R: Rules>(
+    oath: &Oath,
+    store: &Store,
+    nodes: &BTreeMap<BrokerId, Node<R>>,
+) -> Result<(), String> {
     for pair in store.promotable() {
         let disk = &nodes[&pair.broker].disk;
         if disk.log != pair.log {
@@ -68,6 +87,11 @@ pub fn all<R: Rules>(oath: &Oath, store: &Store, nodes: &BTreeMap<BrokerId, Node
             }
         }
     }
+    Ok(())
+}
+
+/// I3.
+pub fn logs<R: Rules>(oath: &Oath, nodes: &BTreeMap<BrokerId, Node<R>>) -> Result<(), String> {
     let disks: Vec<(&BrokerId, &Disk)> = nodes.iter().map(|(id, node)| (id, &node.disk)).collect();
     for (at, (one, first)) in disks.iter().enumerate() {
         for (other, second) in &disks[at + 1..] {

@@ -1,11 +1,13 @@
-//! Machines that lack a rule, each found out by the histories: so they can fail, and the rule is needed.
+//! Machines that lack a rule, each found out by the histories: so they can fail, and the rule is needed. C4 and C13 are premises;
+//! T1, T4 and the guard of T3 keep harm off that only a wrong leader or a damaged disk does, so they have stories
+//! (`testdata/follower`), and T5 is found out by the histories of the map rule.
 
 use felix_replication::rules::Rules;
 
 use super::play;
 
 /// A mistake is found within so many histories.
-const MOST: u64 = 20_000;
+const MOST: u64 = 1_500;
 
 /// The first history that finds the mistake.
 fn found<R: Rules>(name: &str) -> (u64, String) {
@@ -52,7 +54,6 @@ mistakes! {
     without_c10_first: LacksC10First lacks C10_OPENS_FIRST;
     without_c11: LacksC11 lacks C11_CANDIDATE_DECIDES;
     without_c12: LacksC12 lacks C12_NAMES_COPY;
-    without_t1: LacksT1 lacks T1_HEADER_FIRST;
     without_t2: LacksT2 lacks T2_CUTS;
     without_t3: LacksT3 lacks T3_CUTS_BEFORE_MARK;
 }

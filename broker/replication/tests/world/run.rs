@@ -2,22 +2,24 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use felix_protocol::ids::{BrokerId, Generation, LogId, Offset, Uuid};
-use felix_protocol::peer::ship::{Said, TenureHeader};
+use felix_protocol::ids::{BrokerId, Generation, Offset};
 use felix_protocol::time::MonoTime;
-use felix_replication::action::{Action, Vouch};
-use felix_replication::cursor::{self, Cursor, FrameId, HeaderMap, Limits, LogFacts};
+use felix_replication::cursor::{self, Cursor, Limits, LogFacts};
 use felix_replication::eligible::{Last, Pair, Revision};
 use felix_replication::event::{Event, Nodes, ReportAnswer};
-use felix_replication::follower::{self, BatchFacts, Frame, Reply, Token};
-use felix_replication::halted::HaltReason;
+use felix_replication::follower;
 use felix_replication::leader::{Leader, Tenure};
 use felix_replication::rules::Rules;
 use felix_replication::waiters::{Ticket, Word};
 
+#[path = "carry.rs"]
+mod carry;
+#[path = "heal.rs"]
+mod heal;
+
 use super::check::{self, Oath};
 use super::disk::Disk;
-use super::node::{Content, Leading, Node, Packet, Return, Role, Work};
+use super::node::{Leading, Node, Packet, Role};
 use super::store::{Named, Request, Store};
 
 const NEED: usize = 2;
@@ -80,6 +82,15 @@ pub struct World<R: Rules> {
     todo: VecDeque<Todo>,
     oath: Oath,
     healing: bool,
+    /// Something happened that may have changed a log.
+    logs_changed: bool,
+    /// Hears of what the store says only now and then.
+    deaf: BrokerId,
+    theme: u64,
+    /// On its way over connections that are gone: it comes late, if ever.
+    late: Vec<Packet>,
+    /// Between these nothing gets through.
+    cut_links: BTreeSet<(BrokerId, BrokerId)>,
     pub figures: Figures,
     broken: Option<String>,
 }
@@ -98,6 +109,11 @@ impl<R: Rules> World<R> {
             todo: VecDeque::new(),
             oath: Oath::default(),
             healing: false,
+            logs_changed: true,
+            deaf: BrokerId(i32::try_from(seed / 4 % 4).unwrap()),
+            theme: seed % 4,
+            late: Vec::new(),
+            cut_links: BTreeSet::new(),
             figures: Figures::default(),
             broken: None,
         };
@@ -127,13 +143,16 @@ impl<R: Rules> World<R> {
     /// One thing happens, and everything that follows from it at once.
     pub fn step(&mut self) -> Result<(), String> {
         let id = self.any_node();
-        match self.dice.roll(1000) {
+        let chance = self.dice.roll(1000);
+        // Records appear and go only by these.
+        self.logs_changed = matches!(chance, 380..470 | 570..740 | 951..957 | 984..);
+        match chance {
             0..380 => self.deliver(),
             380..470 => self.append(id),
             470..570 => self.flush(id),
             570..740 => self.disk_work(id),
             740..830 => self.store_work()?,
-            830..890 => self.learn(id)?,
+            830..890 if id != self.deaf || self.dice.one_in(20) => self.learn(id)?,
             890..940 => self.tick(),
             940..948 => {
                 let choice = self.dice.roll(3);
@@ -145,11 +164,38 @@ impl<R: Rules> World<R> {
             970..976 => self.reset(id),
             976..984 => self.node(id).disk.persist_mark(),
             984..989 => self.retain(id),
-            989..998 => self.compact(id),
+            989..992 => self.compact(id),
+            992..995 => self.toggle_link(id),
+            // An operator changes another setting of the partition.
+            995..998 => self.store.key.revision += 1,
             998 if self.figures.wiped == 0 => self.wipe(id),
             _ => {}
         }
+        self.settle()?;
+        self.more_of_it();
         self.settle()
+    }
+
+    /// Each history has something that happens more often in it.
+    fn more_of_it(&mut self) {
+        if !self.dice.one_in(40) {
+            return;
+        }
+        let id = self.any_node();
+        self.logs_changed = true;
+        match (self.theme, self.dice.roll(4)) {
+            (1, 0) => self.retain(id),
+            (1, _) => self.reset(id),
+            (2, 0) if id != self.deaf => self.crash(id),
+            (2, 1) if self.nodes.contains_key(&self.deaf) => self.fence(self.deaf),
+            (2, _) => self.start(id),
+            (3, 0) => self.fence(id),
+            (3, _) => {
+                let choice = self.dice.roll(3);
+                self.store.promote(choice);
+            }
+            _ => {}
+        }
     }
 
     /// Carries out what follows from what happened, and checks the promises.
@@ -164,7 +210,8 @@ impl<R: Rules> World<R> {
         if let Some(broken) = self.broken.take() {
             return Err(broken);
         }
-        check::all(&self.oath, &self.store, &self.nodes)
+        check::promotable(&self.oath, &self.store, &self.nodes)?;
+        if self.logs_changed { check::logs(&self.oath, &self.nodes) } else { Ok(()) }
     }
 
     // ---- what happens
@@ -182,7 +229,9 @@ impl<R: Rules> World<R> {
         leading.waiting.insert(serial, (offset, value));
         let deadline = now.after(std::time::Duration::from_secs(60));
         self.todo.push_back(Todo::Leader(id, Event::Appended { end: offset + 1 }));
-        let wait = Event::Wait { ticket: Ticket(serial), word: Word::Mark, end: offset + 1, deadline };
+        // Some ask for the leader's own word.
+        let word = if serial % 4 == 0 { Word::Stored } else { Word::Mark };
+        let wait = Event::Wait { ticket: Ticket(serial), word, end: offset + 1, deadline };
         self.todo.push_back(Todo::Leader(id, wait));
         self.log_moved(id);
     }
@@ -214,6 +263,15 @@ impl<R: Rules> World<R> {
     fn fence(&mut self, id: BrokerId) {
         self.store.sessions.insert(id, 0);
         self.tell_nodes();
+        if id == self.deaf && self.nodes[&id].leads_at().is_some() {
+            // It leads on for one of its followers, while the other leads or is cut off.
+            let kept = self.any_node();
+            for other in (1..=3).map(BrokerId).filter(|other| *other != id && *other != kept) {
+                if !self.cut_links.contains(&(id.min(other), id.max(other))) {
+                    self.toggle(id, other);
+                }
+            }
+        }
     }
 
     fn tell_nodes(&mut self) {
@@ -249,9 +307,10 @@ impl<R: Rules> World<R> {
     fn start(&mut self, id: BrokerId) {
         let session = self.fresh();
         let fenced = self.store.sessions[&id] == 0;
+        let deaf = id == self.deaf && !self.dice.one_in(20);
         let node = self.node(id);
         if !node.is_down() {
-            if fenced {
+            if fenced && !deaf {
                 // Alive and fenced: it registers another session and drops its tenures.
                 node.session = session;
                 if node.leads_at().is_some() {
@@ -291,7 +350,33 @@ impl<R: Rules> World<R> {
         self.todo.push_back(Todo::Leader(id, Event::KeyRead { key: Some(state) }));
     }
 
+    /// The network between two nodes breaks, or is mended.
+    fn toggle_link(&mut self, id: BrokerId) {
+        let other = self.any_node();
+        if id != other {
+            self.toggle(id, other);
+        }
+    }
+
+    fn toggle(&mut self, id: BrokerId, other: BrokerId) {
+        let link = (id.min(other), id.max(other));
+        if self.cut_links.remove(&link) {
+            self.connect(id, other);
+            self.connect(other, id);
+            return;
+        }
+        self.cut_links.insert(link);
+        for (leader, follower) in [(id, other), (other, id)] {
+            if self.connections.remove(&(leader, follower)).is_some() {
+                self.todo.push_back(Todo::Cursor(leader, follower, cursor::Event::Disconnected));
+            }
+        }
+    }
+
     fn connect(&mut self, leader: BrokerId, follower: BrokerId) {
+        if self.cut_links.contains(&(leader.min(follower), leader.max(follower))) {
+            return;
+        }
         if self.nodes[&leader].is_down() || self.nodes[&follower].is_down() {
             return;
         }
@@ -304,12 +389,15 @@ impl<R: Rules> World<R> {
     /// later. Another follows.
     fn reset(&mut self, id: BrokerId) {
         let other = self.any_node();
-        if id == other || self.connections.remove(&(id, other)).is_none() {
-            return;
-        }
+        let Some(broken) = self.connections.remove(&(id, other)) else { return };
         self.todo.push_back(Todo::Cursor(id, other, cursor::Event::Disconnected));
         let kept = self.dice.roll(3);
-        self.packets.retain(|packet| packet.from != id || packet.to != other || kept > 0);
+        let (lost, packets) =
+            std::mem::take(&mut self.packets).into_iter().partition(|packet| packet.connection == broken);
+        self.packets = packets;
+        if kept > 0 {
+            self.late.extend::<Vec<Packet>>(lost);
+        }
         self.connect(id, other);
     }
 
@@ -445,414 +533,5 @@ impl<R: Rules> World<R> {
         }
         let _ = now;
         self.tell_nodes();
-    }
-
-    // ---- leaders
-
-    fn leader_step(&mut self, id: BrokerId, event: Event) {
-        let now = self.now;
-        let Role::Leading(leading) = &mut self.node(id).role else { return };
-        let actions = leading.leader.step(event, now);
-        self.leader_actions(id, actions);
-    }
-
-    fn log_moved(&mut self, id: BrokerId) {
-        let node = &self.nodes[&id];
-        let Role::Leading(leading) = &node.role else { return };
-        let facts = LogFacts { base: node.disk.start, end: node.disk.end, mark: leading.leader.mark() };
-        for follower in leading.cursors.keys() {
-            self.todo.push_back(Todo::Cursor(id, *follower, cursor::Event::Log(facts)));
-        }
-    }
-
-    fn leader_actions(&mut self, id: BrokerId, actions: Vec<Action>) {
-        for action in actions {
-            let node = self.nodes.get_mut(&id).unwrap();
-            let session = node.session;
-            let Role::Leading(leading) = &mut node.role else { return };
-            let generation = leading.leader.generation();
-            match action {
-                Action::Report(report) => {
-                    self.store.requests.push(Request { node: id, session, generation, report });
-                }
-                Action::ReadKey => {
-                    let key = (self.healing || !self.dice.one_in(4)).then(|| self.store.state());
-                    self.todo.push_back(Todo::Leader(id, Event::KeyRead { key }));
-                }
-                Action::Opened => {
-                    if let Err(broken) = self.oath.opened(id, &node.disk, generation) {
-                        self.broken = Some(broken);
-                    }
-                }
-                Action::Advance { mark } => {
-                    if mark <= leading.mark {
-                        self.broken =
-                            Some(format!("I4: the mark of {id} moved from {} to {mark}", leading.mark));
-                    }
-                    if let Err(broken) = self.oath.commit(&node.disk, leading.mark, mark) {
-                        self.broken = Some(broken);
-                    }
-                    leading.mark = mark;
-                    node.disk.known_mark = (mark, generation);
-                    self.log_moved(id);
-                }
-                Action::Release { tickets, vouch } => {
-                    for ticket in tickets {
-                        let Some((offset, value)) = leading.waiting.remove(&ticket.0) else { continue };
-                        if vouch == Vouch::Mark {
-                            self.oath.acknowledge(offset, value, generation);
-                            self.figures.acknowledged += 1;
-                        }
-                    }
-                }
-                Action::Expire { tickets } | Action::Refuse { tickets } => {
-                    for ticket in tickets {
-                        leading.waiting.remove(&ticket.0);
-                    }
-                }
-                Action::CutOff { .. } => {}
-            }
-        }
-    }
-
-    fn cursor_step(&mut self, leader: BrokerId, follower: BrokerId, event: cursor::Event) {
-        let now = self.now;
-        let Role::Leading(leading) = &mut self.node(leader).role else { return };
-        let Some(cursor) = leading.cursors.get_mut(&follower) else { return };
-        for action in cursor.step(event, now) {
-            self.cursor_action(leader, follower, action);
-        }
-    }
-
-    fn cursor_action(&mut self, leader: BrokerId, follower: BrokerId, action: cursor::Action) {
-        match action {
-            cursor::Action::Header { frame, map } => {
-                let end = self.nodes[&leader].disk.end;
-                self.ship(leader, follower, frame, None, Some(map), end, 0);
-            }
-            cursor::Action::Ship { frame, log, from, most } => {
-                self.ship(leader, follower, frame, Some(log), None, from, most);
-            }
-            cursor::Action::Idle { frame, log } => {
-                let end = self.nodes[&leader].disk.end;
-                self.ship(leader, follower, frame, Some(log), None, end, 0);
-            }
-            cursor::Action::AskRestart { pair, rebuild: _ } => {
-                let Role::Leading(leading) = &self.nodes[&leader].role else { return };
-                if leading.leader.may_restart(&pair) {
-                    let granted = cursor::Event::Granted { bytes_per_sec: 0 };
-                    self.todo.push_back(Todo::Cursor(leader, follower, granted));
-                }
-            }
-            cursor::Action::Restart { frame, log, rebuild } => {
-                let generation = self.nodes[&leader].leads_at().unwrap();
-                let base = self.nodes[&leader].disk.start;
-                let token = Token(0);
-                let restart = follower::Restart { token, generation, log, base, log_start: base, rebuild };
-                self.send(leader, follower, frame, Work::Restart(restart));
-            }
-            cursor::Action::ReleaseSlot { .. } | cursor::Action::Resumed => {}
-            cursor::Action::Heard => self.todo.push_back(Todo::Leader(leader, Event::Heard(follower))),
-            cursor::Action::Confirmed { pair, position } => {
-                self.todo.push_back(Todo::Leader(leader, Event::Confirmed { pair, position }));
-            }
-            cursor::Action::Dead(pair) => self.todo.push_back(Todo::Leader(leader, Event::Dead(pair))),
-            cursor::Action::Halted { pair, .. } => {
-                self.todo.push_back(Todo::Leader(leader, Event::Halted(pair)));
-            }
-            // It hears of it by the key, some time.
-            cursor::Action::Superseded(_) => {}
-        }
-    }
-
-    #[expect(clippy::too_many_arguments, reason = "a frame has as many parts")]
-    fn ship(
-        &mut self,
-        leader: BrokerId,
-        follower: BrokerId,
-        frame: FrameId,
-        log: Option<LogId>,
-        header: Option<HeaderMap>,
-        from: Offset,
-        most: usize,
-    ) {
-        let node = &self.nodes[&leader];
-        let Role::Leading(leading) = &node.role else { return };
-        let disk = &node.disk;
-        if from < disk.start {
-            self.todo.push_back(Todo::Cursor(leader, follower, cursor::Event::Unreadable(frame)));
-            return;
-        }
-        let records: Vec<_> =
-            disk.records.range(from..).take(most).map(|(offset, value)| (*offset, *value)).collect();
-        let next = records.last().map_or(if most > 0 { disk.end } else { from }, |(offset, _)| offset + 1);
-        let header = header.map(|map| {
-            let entries = match map {
-                // Short ones, so that more has to be asked for.
-                HeaderMap::Newest => disk.map.newest(2),
-                HeaderMap::Since(oldest) => disk.map.since(oldest),
-            };
-            let shortened = entries.len() < disk.map.entries().len();
-            let complete_from =
-                entries.first().filter(|_| shortened).map_or(Generation::ZERO, |first| first.0);
-            let (entries, base) = (entries.to_vec(), disk.start);
-            TenureHeader { begins: leading.begins, base, entries, complete_from, unclean_at: None }
-        });
-        let batches = records.iter().map(|(offset, value)| BatchFacts {
-            base: *offset,
-            last: *offset,
-            generation: value.0,
-        });
-        let part = Frame {
-            token: Token(0),
-            generation: leading.leader.generation(),
-            log,
-            header,
-            mark: leading.leader.mark(),
-            log_start: disk.start,
-            log_end: disk.end,
-            from,
-            next,
-            before: (from > disk.start).then(|| disk.map.generation_at(from - 1)).flatten(),
-            batches: batches.collect(),
-        };
-        let bytes = records.len();
-        self.send(leader, follower, frame, Work::Frame(part, records));
-        if most > 0 {
-            let sent = cursor::Event::Sent { frame, next, bytes };
-            self.todo.push_back(Todo::Cursor(leader, follower, sent));
-        }
-    }
-
-    // ---- the network
-
-    fn send(&mut self, from: BrokerId, to: BrokerId, frame: FrameId, work: Work) {
-        let Some(connection) = self.connections.get(&(from, to)).copied() else { return };
-        let Some(generation) = self.nodes[&from].leads_at() else { return };
-        let content = Content::Request { work, frame, generation };
-        self.packets.push(Packet { from, to, connection, content });
-    }
-
-    fn deliver(&mut self) {
-        if self.packets.is_empty() {
-            return;
-        }
-        let chosen = self.dice.roll(self.packets.len());
-        let of = |packet: &Packet| (packet.from, packet.to, packet.connection);
-        let first = of(&self.packets[chosen]);
-        let at = self.packets.iter().position(|packet| of(packet) == first).unwrap();
-        let packet = self.packets.remove(at);
-        let Packet { from, to, connection, content } = packet.clone();
-        match content {
-            Content::Answer { reply, frame, generation } => {
-                let current = self.connections.get(&(to, from)) == Some(&connection);
-                if current && self.nodes[&to].leads_at() == Some(generation) {
-                    let event = cursor::Event::answer(frame, reply);
-                    self.todo.push_back(Todo::Cursor(to, from, event));
-                }
-            }
-            Content::Request { generation, frame, .. } => {
-                let node = self.node(to);
-                if let Some(at) = node.leads_at() {
-                    if generation <= at {
-                        let (log, end) = (node.disk.log, node.disk.synced);
-                        let reply = Reply { generation: at, log, end, said: Said::Fenced };
-                        let back = Return { to: from, connection, frame, generation };
-                        self.reply(to, back, reply);
-                        return;
-                    }
-                    node.disk.flush();
-                    node.follow();
-                }
-                if let Role::Following(following) = &mut self.node(to).role {
-                    following.queue.push_back(packet);
-                    self.feed(to);
-                }
-            }
-        }
-    }
-
-    fn reply(&mut self, from: BrokerId, back: Return, reply: Reply) {
-        let Return { to, connection, frame, generation } = back;
-        let content = Content::Answer { reply, frame, generation };
-        self.packets.push(Packet { from, to, connection, content });
-    }
-
-    // ---- followers
-
-    /// Gives the follower what came, while it has nothing else to do.
-    fn feed(&mut self, id: BrokerId) {
-        let Role::Following(following) = &mut self.node(id).role else { return };
-        if following.follower.is_busy() || !following.pending.is_empty() {
-            return;
-        }
-        let Some(packet) = following.queue.pop_front() else { return };
-        let Content::Request { work, frame, generation } = packet.content else { return };
-        following.next_token += 1;
-        let token = Token(following.next_token);
-        let back = Return { to: packet.from, connection: packet.connection, frame, generation };
-        following.returns.insert(token.0, back);
-        let event = match work {
-            Work::Frame(frame, records) => {
-                following.records.insert(token.0, records);
-                follower::Event::Frame(Frame { token, ..frame })
-            }
-            Work::Restart(restart) => follower::Event::Restart(follower::Restart { token, ..restart }),
-        };
-        self.todo.push_back(Todo::Follower(id, event));
-    }
-
-    fn follower_step(&mut self, id: BrokerId, event: follower::Event) {
-        let now = self.now;
-        let node = self.nodes.get_mut(&id).unwrap();
-        let Role::Following(following) = &mut node.role else { return };
-        for action in following.follower.step(event, now) {
-            match action {
-                follower::Action::Accept(_)
-                | follower::Action::Cut { .. }
-                | follower::Action::Append { .. }
-                | follower::Action::Discard { .. }
-                | follower::Action::Renew => following.pending.push_back(action),
-                follower::Action::AdoptMap(map) => node.disk.map = map,
-                follower::Action::AdvanceMark { mark, generation } => {
-                    let from = node.disk.known_mark.0;
-                    node.disk.known_mark = (mark, generation);
-                    if let Err(broken) = self.oath.commit(&node.disk, from, mark) {
-                        self.broken = Some(broken);
-                    }
-                }
-                follower::Action::AdvanceStart { start } => node.disk.advance_start(start),
-                follower::Action::Halt(reason @ (HaltReason::Diverged | HaltReason::BelowMark)) => {
-                    self.broken = Some(format!("broker {id} halts as {reason}, though nobody did wrong"));
-                }
-                follower::Action::Halt(_) | follower::Action::Resume => {}
-                follower::Action::Answer { token, reply } => {
-                    following.records.remove(&token.0);
-                    if let Some(back) = following.returns.remove(&token.0) {
-                        let Return { to, connection, frame, generation } = back;
-                        let content = Content::Answer { reply, frame, generation };
-                        self.packets.push(Packet { from: id, to, connection, content });
-                    }
-                }
-            }
-        }
-        node.disk.end = node.disk.end.max(following.follower.core().bounds().2);
-        self.feed(id);
-    }
-
-    /// The disk does the next thing that the follower waits for.
-    fn disk_work(&mut self, id: BrokerId) {
-        let new_log = LogId(Uuid::from_u128(u128::from(self.fresh())));
-        let node = self.nodes.get_mut(&id).unwrap();
-        let Role::Following(following) = &mut node.role else { return };
-        let Some(action) = following.pending.pop_front() else { return };
-        let disk = &mut node.disk;
-        let event = match action {
-            follower::Action::Accept(generation) => {
-                disk.volatile_fence = generation;
-                if R::C7_FENCES_DURABLY {
-                    disk.fence = generation;
-                }
-                follower::Event::Accepted(generation)
-            }
-            follower::Action::Cut { to, mark, mark_generation } => {
-                (disk.mark, disk.mark_generation) = (disk.mark.min(mark), mark_generation);
-                disk.known_mark = (mark, mark_generation);
-                disk.cut(to);
-                self.figures.cuts += 1;
-                follower::Event::Cut { end: disk.end }
-            }
-            follower::Action::Append { token, skip, compare } => {
-                let records = &following.records[&token.0];
-                let same = |(offset, value): &(Offset, _)| {
-                    disk.records.get(offset) == Some(value) || self.oath.compacted.contains(offset)
-                };
-                if records[compare..skip].iter().all(same) {
-                    for (offset, value) in &records[skip..] {
-                        disk.append(*offset, *value);
-                    }
-                    let end = records.last().map_or(disk.end, |(offset, _)| offset + 1).max(disk.end);
-                    follower::Event::Written { end }
-                } else {
-                    follower::Event::Differs
-                }
-            }
-            follower::Action::Discard { base, .. } => {
-                let log = if R::C12_NAMES_COPY { new_log.0.as_u128() } else { disk.log.0.as_u128() };
-                let (fence, volatile) = (disk.fence, disk.volatile_fence);
-                *disk = Disk::new(log, base, fence);
-                disk.volatile_fence = volatile;
-                self.figures.restarts += 1;
-                follower::Event::Renewed { log: disk.log, start: base, end: base }
-            }
-            _ => {
-                disk.log = new_log;
-                follower::Event::Renewed { log: new_log, start: disk.start, end: disk.end }
-            }
-        };
-        self.todo.push_back(Todo::Follower(id, event));
-    }
-
-    // ---- the end of a history
-
-    /// Everything works again: the cluster must acknowledge a new record, and all copies must become level and eligible, unless
-    /// the wiped disk was the only one that may lead.
-    pub fn heal(&mut self) -> Result<(), String> {
-        self.healing = true;
-        for id in (1..=3).map(BrokerId) {
-            self.start(id);
-        }
-        self.settle()?;
-        let lead_by = |world: &World<R>| {
-            let promotable = world.store.promotable();
-            let there = |pair: &Pair| world.nodes[&pair.broker].disk.log == pair.log;
-            let untouched = world.store.key.last == Last::Never && world.store.key.eligible.is_empty();
-            untouched || promotable.iter().any(there)
-        };
-        if !lead_by(self) {
-            return if self.figures.wiped > 0 { Ok(()) } else { Err("nobody may lead".to_owned()) };
-        }
-        let mut written = None;
-        for round in 0..400 {
-            for id in (1..=3).map(BrokerId) {
-                self.learn(id)?;
-                self.settle()?;
-                for _ in 0..4 {
-                    self.disk_work(id);
-                    self.settle()?;
-                }
-                self.flush(id);
-                self.settle()?;
-            }
-            while !self.store.requests.is_empty() {
-                self.store_work()?;
-                self.settle()?;
-            }
-            self.store.promote(round);
-            for _ in 0..self.packets.len() {
-                self.deliver();
-                self.settle()?;
-            }
-            self.tick();
-            self.settle()?;
-            if let Some(end) = written {
-                if self.is_level(end) {
-                    self.figures.grown += self.store.reports;
-                    return Ok(());
-                }
-            } else if let Some(id) = self.store.key.named.map(|named| named.broker) {
-                let before = self.nodes[&id].disk.end;
-                self.append(id);
-                self.settle()?;
-                written = (self.nodes[&id].disk.end > before).then_some(before);
-            }
-        }
-        Err(format!("nothing goes on: {:?}, written {written:?}", self.store.key))
-    }
-
-    /// Whether the record at `offset` is acknowledged, and everybody holds it and may lead.
-    fn is_level(&self, offset: Offset) -> bool {
-        let held = self.nodes.values().all(|node| node.disk.synced > offset);
-        held && self.oath.acknowledged.contains_key(&offset) && self.store.key.eligible.len() == 2
     }
 }

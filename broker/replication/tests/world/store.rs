@@ -39,8 +39,10 @@ pub struct Store {
     pub sessions: BTreeMap<BrokerId, u64>,
     pub requests: Vec<Request>,
     pub need: usize,
-    /// Reports that landed, by what they were about.
+    /// Reports that landed.
     pub reports: u64,
+    /// Generations at which a leader opened.
+    pub tenures: BTreeSet<Generation>,
 }
 
 impl Store {
@@ -54,7 +56,7 @@ impl Store {
             resigned: BTreeSet::new(),
         };
         let sessions = brokers.iter().map(|id| (*id, 0)).collect();
-        Store { key, sessions, requests: Vec::new(), need, reports: 0 }
+        Store { key, sessions, requests: Vec::new(), need, reports: 0, tenures: BTreeSet::new() }
     }
 
     pub fn state(&self) -> KeyState {
@@ -97,8 +99,15 @@ impl Store {
         let mut after = self.key.clone();
         match &report.claim {
             Claim::Opening(_) => {
-                after.eligible.clone_from(&report.eligible);
+                // The store of a cluster works this set out for itself.
+                let mut set = self.promotable();
+                set.retain(|pair| pair.broker != *node);
+                if report.eligible != set {
+                    return Err(format!("C10: {:?} where {set:?} was to be kept", report.eligible));
+                }
+                after.eligible = set;
                 after.last = report.last;
+                self.tenures.insert(*generation);
             }
             Claim::Eligible { dead, .. } => {
                 if !self.opened() {

@@ -26,6 +26,7 @@ pub mod reassign;
 pub mod recovery;
 pub mod registration;
 pub mod relist;
+pub mod reports;
 pub mod revoke;
 pub mod state;
 pub mod topics;

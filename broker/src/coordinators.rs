@@ -28,6 +28,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use felix_cluster::config::BrokerConfig;
+use felix_cluster::moves;
 use felix_cluster::topics::CONSUMER_OFFSETS;
 use felix_cluster::view::View;
 use felix_control::agent::Agent;
@@ -232,8 +233,7 @@ impl Coordinators {
         self.make_topic().await?;
         let view = self.shared.agent.view();
         let partition = place(&view, group).ok_or(Unavailable::NotAvailable)?;
-        let leader = view.partition(&partition).and_then(|found| found.leader_id());
-        let leader = leader.ok_or(Unavailable::NotAvailable)?;
+        let leader = stays(&view, &partition).ok_or(Unavailable::NotAvailable)?;
         // A client that is sent here at once would be told "loading" by its next request. That is legal, but
         // librdkafka before 1.9 hands it to its user, where it tries again after "not available".
         if leader == self.shared.agent.node() {
@@ -290,7 +290,7 @@ impl Coordinators {
             return Ok(Arc::clone(host));
         }
         // Named to lead, but not opened yet: it will be in a moment.
-        let named = view.partition(&partition).and_then(|found| found.leader_id());
+        let named = stays(&view, &partition);
         Err(if named == Some(self.shared.agent.node()) {
             Unavailable::Loading
         } else {
@@ -395,6 +395,12 @@ impl Coordinators {
             }
         }
     }
+}
+
+/// Who leads that partition, and is not asked to give it up.
+fn stays(view: &View, partition: &PartitionId) -> Option<BrokerId> {
+    let found = view.partition(partition)?;
+    view.leader(found).filter(|_| moves::asked(view, found).is_none())
 }
 
 /// The partition that keeps a group, once the topic exists.

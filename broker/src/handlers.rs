@@ -23,6 +23,7 @@ use crate::tasks;
 
 mod alter_client_quotas;
 mod alter_configs;
+mod alter_partition_reassignments;
 mod api_versions;
 mod create_partitions;
 mod create_topics;
@@ -39,6 +40,7 @@ mod describe_producers;
 mod describe_quorum;
 mod describe_topic_partitions;
 mod describe_user_scram_credentials;
+mod elect_leaders;
 mod fetch;
 mod find_coordinator;
 mod heartbeat;
@@ -57,6 +59,7 @@ mod offset_fetch;
 mod offset_for_leader_epoch;
 mod produce;
 mod sync_group;
+mod unregister_broker;
 mod update_features;
 
 /// The list. The order is that of `docs/api-versions.md`; adding an API is one file, one `mod` line and one line
@@ -93,7 +96,10 @@ pub static APIS: &[Api] = &[
     describe_log_dirs::API,
     describe_producers::API,
     describe_quorum::API,
+    elect_leaders::API,
+    alter_partition_reassignments::API,
     list_partition_reassignments::API,
+    unregister_broker::API,
     describe_acls::API,
     describe_client_quotas::API,
     alter_client_quotas::API,

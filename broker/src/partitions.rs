@@ -33,6 +33,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use felix_cluster::config::broker::CleanerConfig;
+use felix_cluster::promotion::Standing;
 use felix_control::agent::Agent;
 use felix_partition::Copy;
 use felix_partition::append::{AppendError, Appended};
@@ -223,6 +224,13 @@ impl Partitions {
     /// What the scrub has done so far.
     pub fn scrubbed(&self) -> Scrubbed {
         self.scrubbed.figures()
+    }
+
+    /// What this broker says of the copy it holds, if it holds one: as the table of copies has it, which a copy in use may
+    /// be ahead of by a few seconds.
+    pub fn standing(&self, partition: &PartitionId) -> Option<Standing> {
+        let row = self.opener.replicas.get(partition)?;
+        Some(Standing { log: row.log_id, accepted: row.accepted, end: row.synced, doubt: false })
     }
 
     /// The lane that owns the partition, if anyone does: always the same one.

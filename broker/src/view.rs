@@ -26,7 +26,7 @@ pub fn other_leader(view: &View, partition: &PartitionId, here: BrokerId) -> Opt
 /// Who leads, this broker included, and at which leader epoch.
 pub fn leader(view: &View, partition: &PartitionId) -> Option<(BrokerId, i32)> {
     let partition = view.partition(partition)?;
-    Some((partition.leader_id()?, partition.generation().leader_epoch()))
+    Some((view.leader(partition)?, partition.generation().leader_epoch()))
 }
 
 /// Which state of the broker's layers a result came from.

@@ -1,11 +1,14 @@
 //! Every domain error to its Kafka code. Exhaustive on purpose: a new error must be given a code here before it
 //! can reach a client.
 
+use felix_cluster::elect::NotElected;
 use felix_cluster::features::UpdateRefused;
 use felix_cluster::overrides::EditRefused;
 use felix_cluster::quotas;
+use felix_cluster::reassign;
+use felix_cluster::registration::NotRemoved;
 use felix_cluster::topics::{CreateRefused, UnknownTopic, WidenRefused};
-use felix_control::agent::{AdminError, ControlError};
+use felix_control::agent::{AdminError, ControlError, ElectError};
 use felix_coordinator::GroupError;
 use felix_partition::append::AppendError;
 use felix_partition::copy::DeleteRecordsError;
@@ -193,6 +196,44 @@ impl WireCode for UpdateRefused {
             | UpdateRefused::Unsupported { .. }
             | UpdateRefused::Downgrade { .. }
             | UpdateRefused::Upgrade { .. } => ErrorCode::InvalidUpdateVersion,
+        }
+    }
+}
+
+impl WireCode for reassign::Refused {
+    fn code(&self) -> ErrorCode {
+        match self {
+            reassign::Refused::Unknown => ErrorCode::UnknownTopicOrPartition,
+            reassign::Refused::Target(_) => ErrorCode::InvalidReplicaAssignment,
+            reassign::Refused::Factor { .. } => ErrorCode::InvalidReplicationFactor,
+            reassign::Refused::NotInProgress => ErrorCode::NoReassignmentInProgress,
+        }
+    }
+}
+
+impl WireCode for ElectError {
+    fn code(&self) -> ErrorCode {
+        match self {
+            ElectError::NotElected(NotElected::Unknown) => ErrorCode::UnknownTopicOrPartition,
+            ElectError::NotElected(NotElected::NotNeeded) => ErrorCode::ElectionNotNeeded,
+            ElectError::NotElected(NotElected::PreferredNotAvailable) => {
+                ErrorCode::PreferredLeaderNotAvailable
+            }
+            ElectError::NotElected(NotElected::EligibleNotAvailable) => {
+                ErrorCode::EligibleLeadersNotAvailable
+            }
+            ElectError::TimedOut => ErrorCode::RequestTimedOut,
+            ElectError::Control(error) => error.code(),
+        }
+    }
+}
+
+impl WireCode for NotRemoved {
+    fn code(&self) -> ErrorCode {
+        match self {
+            NotRemoved::Unregistered(_) => ErrorCode::BrokerIdNotRegistered,
+            // Kafka has none that fits better; tools show its text, "This broker ID is already in use."
+            NotRemoved::Running(_) => ErrorCode::DuplicateBrokerRegistration,
         }
     }
 }

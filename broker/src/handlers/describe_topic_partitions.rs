@@ -138,7 +138,7 @@ impl Page<'_> {
     }
 
     fn partition(&self, partition: &PartitionView) -> DescribeTopicPartitionsResponsePartition {
-        let (code, leader) = match partition.leader_id() {
+        let (code, leader) = match self.view.leader(partition) {
             Some(leader) if Node::endpoint(self.view, leader, self.listener).is_some() => {
                 (ErrorCode::None, leader.0)
             }

@@ -6,6 +6,7 @@
 //! - 10–11 carry topic ids in the answer, but take only names; 12 and later find topics by id.
 //! - Every partition of a topic is listed, led or not, so that its number never seems to shrink; those that are not
 //!   placed yet are not, and a topic without any is answered LEADER_NOT_AVAILABLE.
+//! - A leader whose session is over is none: LEADER_NOT_AVAILABLE and -1, until another takes its place.
 //! - Brokers are told by the endpoint of the listener that the client connected to; fenced ones are left out.
 //! - The answer about all topics is encoded once for all who ask at the same revision.
 
@@ -237,7 +238,7 @@ impl Writer {
     fn partition(&self, view: &View, partition: &PartitionView) -> MetadataResponsePartition {
         let listener = &self.call.client.listener;
         let reachable = |id: &felix_protocol::ids::BrokerId| Node::endpoint(view, *id, listener).is_some();
-        let (code, leader) = match partition.leader_id() {
+        let (code, leader) = match view.leader(partition) {
             Some(leader) if reachable(&leader) => (ErrorCode::None, leader.0),
             Some(_) if self.call.version() >= 6 => (ErrorCode::ListenerNotFound, -1),
             Some(_) | None => (ErrorCode::LeaderNotAvailable, -1),

@@ -98,7 +98,8 @@ pub fn begin(
 ) -> Result<Option<Decision>, Refused> {
     let partition = view.partition(&id).ok_or(Refused::Unknown)?;
     check_target(view, target)?;
-    let from = old_set(&partition.state).len();
+    // Of a move under way, where it leads to counts, as in Kafka.
+    let from = new_set(&partition.state).len();
     if !may_change_factor && from != target.len() {
         return Err(Refused::Factor { from, to: target.len() });
     }

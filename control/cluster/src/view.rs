@@ -106,7 +106,7 @@ impl PartitionView {
         self.state.leader.as_ref()
     }
 
-    /// The leading broker.
+    /// The leading broker, be it there or not; clients are told [`View::leader`].
     pub fn leader_id(&self) -> Option<BrokerId> {
         self.state.leader.map(|leader| leader.broker)
     }
@@ -290,9 +290,18 @@ impl View {
         self.nodes.get(&broker).is_some_and(|node| node.node.may_lead(session))
     }
 
-    /// The broker that clients should send administrative requests to. All can carry them out.
+    /// The broker that leads a partition, as clients are told: not one whose session is over, though nobody may have
+    /// taken its place yet.
+    pub fn leader(&self, partition: &PartitionView) -> Option<BrokerId> {
+        let leader = partition.leader()?;
+        self.may_lead(leader.broker, leader.session).then_some(leader.broker)
+    }
+
+    /// The broker that clients should send administrative requests to: one that stays, if there is any. All can carry them
+    /// out.
     pub fn controller(&self) -> Option<BrokerId> {
-        self.brokers().map(|(id, _)| id).next()
+        let stays = self.brokers().find(|(_, node)| node.node.state == NodeState::Live);
+        stays.or_else(|| self.brokers().next()).map(|(id, _)| id)
     }
 
     /// All topics by name.
@@ -376,8 +385,13 @@ impl View {
     pub fn isr(&self, partition: &PartitionView) -> Vec<BrokerId> {
         let state = &partition.state;
         let live = |id: &BrokerId| self.nodes.get(id).is_some_and(|node| !node.is_fenced());
-        let eligible: BTreeSet<BrokerId> =
-            state.eligible.iter().map(|pair| pair.broker).filter(live).chain(partition.leader_id()).collect();
+        let eligible: BTreeSet<BrokerId> = state
+            .eligible
+            .iter()
+            .map(|pair| pair.broker)
+            .filter(live)
+            .chain(self.leader(partition))
+            .collect();
         // In the order of the replicas, as Kafka lists them.
         state.replicas.iter().copied().filter(|id| eligible.contains(id)).collect()
     }
@@ -492,3 +506,6 @@ impl View {
             .flat_map(|partition| partition.state.promotable().into_iter().map(|pair| (partition.id, pair)))
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -17,9 +17,11 @@ use thiserror::Error;
 
 mod endpoint;
 mod etcd;
+mod operate;
 
 pub use endpoint::{Endpoint, parse_endpoints};
 pub use etcd::EtcdSettings;
+pub use operate::{Act, RecoverAction, StatusAction};
 
 /// Where a value came from, for messages.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -97,6 +99,10 @@ pub enum Action {
     DumpLog(PathBuf),
     /// Check data directories, and compare them if there are several.
     Verify(Vec<PathBuf>),
+    /// Show what a running broker knows.
+    Status(StatusAction),
+    /// Act on the control store by hand.
+    Recover(RecoverAction),
 }
 
 /// The name of the subcommand that prints files.
@@ -175,7 +181,8 @@ pub fn command() -> Command {
         .about("Check data directories that no broker uses, and compare the copies in several; reads only")
         .after_help("Exit code: 0 nothing is wrong, 1 something is, 2 a directory could not be looked at.")
         .arg(Arg::new("dirs").value_name("DIR").required(true).num_args(1..).action(ArgAction::Append));
-    felix.subcommand(serve).subcommand(health).subcommand(dump).subcommand(verify)
+    let operate = [operate::status_command(), operate::recover_command()];
+    felix.subcommand(serve).subcommand(health).subcommand(dump).subcommand(verify).subcommands(operate)
 }
 
 fn help(flag: &Flag) -> String {
@@ -243,6 +250,15 @@ pub fn resolve(
             let settings = settings(&Flags { inner: Some(health), outer: matches }, environment)?;
             return Ok(Action::Health(Box::new(settings)));
         }
+        Some((operate::STATUS, status)) => {
+            let settings = settings(&Flags { inner: None, outer: matches }, environment)?;
+            return Ok(Action::Status(operate::status_action(status, &settings)));
+        }
+        Some((operate::RECOVER, recover)) => {
+            let inner = recover.subcommand().map(|(_, act)| act);
+            let settings = settings(&Flags { inner, outer: matches }, environment)?;
+            return Ok(Action::Recover(operate::recover_action(recover, settings)));
+        }
         other => other.map(|(_, serve)| serve),
     };
     let settings = Box::new(settings(&Flags { inner, outer: matches }, environment)?);
@@ -259,6 +275,7 @@ struct Flags<'a> {
 impl Flags<'_> {
     fn get(&self, flag: &str) -> Option<String> {
         self.inner
+            // Not every subcommand has every flag.
             .and_then(|inner| inner.try_get_one::<String>(flag).ok().flatten())
             .or_else(|| self.outer.get_one::<String>(flag))
             .cloned()

@@ -1,8 +1,9 @@
-//! The HTTP listener: `/metrics`, `/healthz`, `/readyz`, `/replication/halted`. Only GET, one request a connection,
+//! The HTTP listener: `/metrics`, `/status`, `/healthz`, `/readyz`, `/replication/halted`. Only GET, one request a connection,
 //! everything bounded.
 
 pub mod halted;
 pub mod probe;
+pub mod status;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -31,6 +32,8 @@ pub trait Pages: Send + Sync + 'static {
     fn metrics(&self) -> String;
     /// The halted copies as JSON.
     fn halted(&self) -> String;
+    /// What is known of the cluster as JSON; `query` says what of it.
+    fn status(&self, query: &str) -> String;
 }
 
 /// Serves until `closing`.
@@ -74,12 +77,13 @@ async fn answer(mut stream: TcpStream, pages: &dyn Pages) -> std::io::Result<()>
     let line = String::from_utf8_lossy(line);
     let mut words = line.split(' ');
     let (method, target) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
-    let path = target.split('?').next().unwrap_or_default();
+    let (path, query) = target.split_once('?').unwrap_or((target, ""));
     if method != "GET" {
         return reply(&mut stream, "405 Method Not Allowed", "only GET\n").await;
     }
     match path {
         "/metrics" => reply(&mut stream, "200 OK", &pages.metrics()).await,
+        "/status" => send(&mut stream, "200 OK", JSON, &pages.status(query)).await,
         "/replication/halted" => send(&mut stream, "200 OK", JSON, &pages.halted()).await,
         "/healthz" => match pages.sick() {
             None => reply(&mut stream, "200 OK", "ok\n").await,
@@ -91,7 +95,7 @@ async fn answer(mut stream: TcpStream, pages: &dyn Pages) -> std::io::Result<()>
             reply(
                 &mut stream,
                 "404 Not Found",
-                "there is /metrics, /healthz, /readyz and /replication/halted\n",
+                "there is /metrics, /status, /healthz, /readyz and /replication/halted\n",
             )
             .await
         }
@@ -134,6 +138,9 @@ mod tests {
         fn halted(&self) -> String {
             halted::page(&[], |_| None)
         }
+        fn status(&self, query: &str) -> String {
+            format!("{{\"asked\": \"{query}\"}}\n")
+        }
     }
 
     async fn ask(request: &str) -> String {
@@ -157,6 +164,7 @@ mod tests {
         assert!(ask("GET /readyz HTTP/1.1\r\n\r\n").await.starts_with("HTTP/1.1 503"));
         let halted = ask("GET /replication/halted HTTP/1.1\r\n\r\n").await;
         assert!(halted.contains("application/json") && halted.ends_with("\r\n\r\n[]\n"), "{halted}");
+        assert!(ask("GET /status?all HTTP/1.1\r\n\r\n").await.ends_with("{\"asked\": \"all\"}\n"));
         assert!(ask("GET / HTTP/1.1\r\n\r\n").await.starts_with("HTTP/1.1 404"));
         assert!(ask("POST /metrics HTTP/1.1\r\n\r\n").await.starts_with("HTTP/1.1 405"));
         let long = format!("GET /{} HTTP/1.1\r\n", "a".repeat(2 * MAX_HEAD_BYTES));

@@ -30,7 +30,9 @@ mod node;
 mod pages;
 mod partitions;
 mod quota;
+mod recover;
 mod server;
+mod status;
 mod tasks;
 mod view;
 mod wire_code;
@@ -67,6 +69,8 @@ fn main() -> ExitCode {
         Action::Health(settings) => Ok(health(&settings)),
         Action::DumpLog(path) => dump(&path),
         Action::Verify(dirs) => verify(&dirs),
+        Action::Status(action) => status::run(&action),
+        Action::Recover(action) => recover::run(&action),
     });
     match done {
         Ok(code) => code,

@@ -191,6 +191,14 @@ impl Partitions {
         self.led.all()
     }
 
+    /// What is durable of this broker's copy, led or not.
+    pub fn copy(&self, partition: &PartitionId) -> Option<felix_storage::Replica> {
+        let row = self.opener.replicas.get(partition)?;
+        // Of one that is open, more is known than the table says.
+        let end = self.get(partition).map_or(row.synced, |open| open.log_end());
+        Some(felix_storage::Replica { synced: row.synced.max(end), ..row })
+    }
+
     /// How many partitions this broker leads.
     pub fn count(&self) -> usize {
         self.led.len()

@@ -47,6 +47,8 @@ mod directory;
 mod pages;
 mod stop;
 
+pub use control::etcd_ways;
+
 /// Threads that wait for the disk in place of connections, unless configured.
 const READERS: usize = 4;
 /// Threads that flush, unless configured.

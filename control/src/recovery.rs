@@ -110,7 +110,7 @@ impl<S: Store> Recovery<S> {
         to: Option<BrokerId>,
         standings: &Standings,
     ) -> Result<Plan, RecoverError> {
-        Ok(unclean::plan(self.view(), id, to, standings)?)
+        Ok(unclean::plan(self.view(), id, to, standings, !self.is_shared)?)
     }
 
     /// Carries a plan out, if nothing of what it was made from has changed.

@@ -8,7 +8,12 @@ fn run(arguments: &[&str], environment: &[(&str, &str)]) -> Result<Settings, Arg
         |name: &str| environment.iter().find(|(key, _)| *key == name).map(|(_, value)| (*value).to_owned());
     match resolve(&matches, lookup)? {
         Action::Serve(settings) => Ok(*settings),
-        other @ (Action::CheckConfig(_) | Action::Health(_) | Action::DumpLog(_) | Action::Verify(_)) => {
+        other @ (Action::CheckConfig(_)
+        | Action::Health(_)
+        | Action::DumpLog(_)
+        | Action::Verify(_)
+        | Action::Status(_)
+        | Action::Recover(_)) => {
             panic!("asked to {other:?}")
         }
     }
@@ -221,4 +226,50 @@ fn the_settings_can_be_asked_about_alone() {
     assert_eq!(bound(&["health"]), ("0.0.0.0".to_owned(), 1));
     assert_eq!(bound(&["health", "--metrics-bind", "localhost:2"]), ("localhost".to_owned(), 2));
     assert_eq!(bound(&["--metrics-bind", "localhost:3", "--set", "num.partitions=2", "health"]).1, 3);
+}
+
+fn action(arguments: &[&str], environment: &[(&str, &str)]) -> Action {
+    let matches = command().try_get_matches_from(std::iter::once(&"felix").chain(arguments)).unwrap();
+    let lookup =
+        |name: &str| environment.iter().find(|(key, _)| *key == name).map(|(_, value)| (*value).to_owned());
+    resolve(&matches, lookup).unwrap()
+}
+
+#[test]
+fn status_asks_the_own_metrics_listener_unless_told_otherwise() {
+    let servers = |arguments: &[&str], environment: &[(&str, &str)]| {
+        let Action::Status(asked) = action(arguments, environment) else { panic!("not status") };
+        asked.servers
+    };
+    assert_eq!(servers(&["status"], &[]), ["127.0.0.1:9644"]);
+    let environment = [("FELIX_BROKER_METRICS_BIND", "0.0.0.0:7000")];
+    assert_eq!(servers(&["status"], &environment), ["127.0.0.1:7000"]);
+    assert_eq!(servers(&["status", "--server", "a:1", "--server", "b:2"], &environment), ["a:1", "b:2"]);
+    let Action::Status(all) = action(&["status", "--json", "--all"], &[]) else { panic!("not status") };
+    assert!(all.json && all.all);
+}
+
+#[test]
+fn recover_finds_the_store_as_a_broker_does_and_writes_only_when_told_to() {
+    let recover = |arguments: &[&str], environment: &[(&str, &str)]| {
+        let Action::Recover(asked) = action(arguments, environment) else { panic!("not recover") };
+        asked
+    };
+    let store = recover(&["recover", "store", "--etcd", "a:2379"], &[("FELIX_CLUSTER_PREFIX", "/x")]);
+    let etcd = store.settings.etcd.as_ref().unwrap();
+    assert_eq!((etcd.endpoints.as_slice(), etcd.prefix.as_str()), (&["a:2379".to_owned()][..], "/x"));
+    assert!(store.act == Act::Store && !store.yes);
+    let confirm = recover(&["recover", "confirm", "--yes", "--data-dir", "/d"], &[]);
+    assert!(confirm.act == Act::Confirm && confirm.yes && confirm.settings.etcd.is_none());
+    assert_eq!(confirm.settings.data_dir, PathBuf::from("/d"));
+    let line = ["--etcd", "a:1", "recover", "partition", "orders-1", "logs", "--to", "3", "--ask", "h:1"];
+    let partitions = recover(&line, &[]);
+    assert!(partitions.settings.etcd.is_some());
+    let names = ["orders-1", "logs"].map(str::to_owned).to_vec();
+    assert_eq!(partitions.act, Act::Partitions { names, to: Some(3), ask: vec!["h:1".to_owned()] });
+    for wrong in
+        [&["recover"][..], &["recover", "partition"], &["recover", "all"], &["recover", "store", "x"]]
+    {
+        assert!(command().try_get_matches_from(std::iter::once(&"felix").chain(wrong)).is_err(), "{wrong:?}");
+    }
 }

@@ -6,13 +6,26 @@ use std::time::Duration;
 
 use anyhow::Result;
 use felix_control::agent::{Agent, AgentConfig};
-use felix_control::store::etcd::{EtcdConfig, EtcdTls, EtcdWays};
+use felix_control::store::etcd::{EtcdConfig, EtcdConfigError, EtcdTls, EtcdWays};
 use felix_partition::fence::renew_identities;
 use felix_storage::Replicas;
 use felix_storage::disk::os::OsDisk;
 
 use crate::args::EtcdSettings;
 use crate::clock::SystemClock;
+
+/// The ways to an etcd; nothing is connected yet.
+pub fn etcd_ways(etcd: &EtcdSettings) -> Result<EtcdWays, EtcdConfigError> {
+    let tls = (etcd.ca.is_some() || etcd.identity.is_some())
+        .then(|| EtcdTls { ca: etcd.ca.clone(), identity: etcd.identity.clone() });
+    EtcdWays::new(EtcdConfig {
+        endpoints: etcd.endpoints.clone(),
+        prefix: etcd.prefix.clone(),
+        timeout: Duration::from_secs(1),
+        tls,
+        user: etcd.user.clone(),
+    })
+}
 
 /// Registers this process, wherever the control store is.
 pub(super) async fn enter(
@@ -22,15 +35,7 @@ pub(super) async fn enter(
     replicas: &Arc<Replicas<OsDisk>>,
 ) -> Result<Agent> {
     let Some(etcd) = etcd else { return Ok(Agent::start(OsDisk, config).await?) };
-    let tls = (etcd.ca.is_some() || etcd.identity.is_some())
-        .then(|| EtcdTls { ca: etcd.ca.clone(), identity: etcd.identity.clone() });
-    let ways = EtcdWays::new(EtcdConfig {
-        endpoints: etcd.endpoints.clone(),
-        prefix: etcd.prefix.clone(),
-        timeout: Duration::from_secs(1),
-        tls,
-        user: etcd.user.clone(),
-    })?;
+    let ways = etcd_ways(etcd)?;
     let replicas = Arc::clone(replicas);
     let renew = move || {
         let renewed = renew_identities(&replicas).map_err(io::Error::other)?;

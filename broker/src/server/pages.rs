@@ -5,13 +5,15 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use felix_cluster::state::Leader;
-use felix_protocol::ids::TopicId;
+use felix_cluster::view::View;
+use felix_protocol::ids::{PartitionId, TopicId};
 use felix_protocol::time::{Clock, MonoTime};
 use felix_storage::DataDir;
 use felix_storage::disk::os::OsDisk;
 
 use super::directory;
 use crate::http;
+use crate::http::status::{Facts, Query};
 use crate::node::Node;
 
 /// What the HTTP listener shows.
@@ -76,9 +78,40 @@ impl http::Pages for Pages {
         let name = |topic: &TopicId| view.topic(topic).map(|topic| &*topic.name);
         http::halted::page(&self.node.partitions.halted(), name)
     }
+
+    fn status(&self, query: &str) -> String {
+        let node = &self.node;
+        let view = node.view();
+        let (lease, partitions) = (node.agent.lease(), &node.partitions);
+        let facts = Facts {
+            view: &view,
+            node: node.id,
+            session: lease.session(),
+            sessions: node.agent.sessions(),
+            lease_ends_at: lease.ends_at(),
+            now: node.clock.now(),
+            heard: node.agent.heard(),
+            ready: self.ready(),
+            sick: self.sick(),
+            halted: partitions.halted(),
+            unknown: self.unknown(&view),
+            holds: &|partition: &PartitionId| partitions.copy(partition),
+        };
+        http::status::page(&facts, &Query::parse(query))
+    }
 }
 
 impl Pages {
+    /// Copies in the directory that the store does not know. Looked for only while they are kept.
+    fn unknown(&self, view: &View) -> Vec<PartitionId> {
+        if !self.node.agent.is_unverified() {
+            return Vec::new();
+        }
+        // What cannot be listed is told where it is used.
+        let copies = self.dir.partitions().unwrap_or_default();
+        copies.into_iter().filter(|partition| view.topic(&partition.topic).is_none()).collect()
+    }
+
     fn set_lease(&self) {
         let (ends_at, now) = (self.node.agent.lease().ends_at(), self.node.clock.now());
         let milliseconds = |time: Duration| i64::try_from(time.as_millis()).unwrap_or(i64::MAX);

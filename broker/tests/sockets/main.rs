@@ -5,6 +5,7 @@ mod broker;
 mod connections;
 mod damage;
 mod memory;
+mod operate;
 mod quotas;
 mod scrubbing;
 mod side_files;

@@ -32,7 +32,7 @@ pub type Standings = BTreeMap<BrokerId, Standing>;
 /// The answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Next {
-    /// The leader's session is alive: it stays.
+    /// The leader's session is alive, or its broker is waited for: it stays.
     Keep,
     /// This one leads from now on. `unclean`: acknowledged records may be lost.
     Lead {
@@ -58,6 +58,13 @@ pub fn next(view: &View, partition: &Partition, standings: &Standings, unclean_a
     if let Some(leader) = clean(view, partition, standings, &BTreeSet::new()) {
         return Next::Lead { leader, generation, unclean: false };
     }
+    // Chosen although it may lack something, and restarted before it could open: nothing was acknowledged since, so the
+    // choice still stands.
+    let chosen = partition.leader.filter(|_| partition.unclean_at == Some(partition.generation));
+    let chosen = chosen.filter(|_| !partition.opened());
+    if let Some(leader) = chosen.and_then(|chosen| seat(view, chosen.broker, chosen.log)) {
+        return Next::Lead { leader, generation, unclean: true };
+    }
     let in_doubt = all_in_doubt(partition);
     if in_doubt || unclean_allowed {
         let found = unclean(view, partition, standings, unclean_allowed);
@@ -65,7 +72,8 @@ pub fn next(view: &View, partition: &Partition, standings: &Standings, unclean_a
             return Next::Lead { leader, generation, unclean: true };
         }
     }
-    Next::Nobody
+    // An operator's choice waits for its broker.
+    if chosen.is_some() { Next::Keep } else { Next::Nobody }
 }
 
 /// Answers for a partition whose leader lives but has not opened, or is to be replaced by someone in particular: the best

@@ -145,7 +145,7 @@ fn where_the_backup_says_that_nothing_was_written_an_operator_decides() {
     world.settle();
     assert_eq!(world.state(shared).leader, None);
     assert_eq!(world.state(alone).leader.unwrap().broker, BrokerId(2), "there is no other copy of it");
-    let plan = unclean::plan(&world.view, shared, Some(BrokerId(2)), &BTreeMap::new()).unwrap();
+    let plan = unclean::plan(&world.view, shared, Some(BrokerId(2)), &BTreeMap::new(), false).unwrap();
     assert!(world.commit(&plan.decision));
     assert_eq!(world.state(shared).leader.unwrap().broker, BrokerId(2));
 }

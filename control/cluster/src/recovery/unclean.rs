@@ -142,25 +142,31 @@ pub fn candidates(view: &View, partition: &Partition, standings: &Standings) -> 
 }
 
 /// Plans the promotion of `to`, or of the only one that could lead. `standings` is what brokers say of their copies.
+/// `is_alone`: the store is that of a single node, which is stopped. It is named by the session that it had, and once
+/// more when it starts.
 pub fn plan(
     view: &View,
     id: PartitionId,
     to: Option<BrokerId>,
     standings: &Standings,
+    is_alone: bool,
 ) -> Result<Plan, Refused> {
     let partition = view.partition(&id).ok_or(Refused::Unknown)?;
     let state = &partition.state;
-    match promotion::next(view, state, standings, false) {
-        Next::Keep => {
-            // There is one, or it would not be kept.
-            let leader = state.leader.map_or(BrokerId(-1), |leader| leader.broker);
-            return Err(Refused::Led(leader));
-        }
-        Next::Lead { leader, unclean: false, .. } => return Err(Refused::Clean(leader.broker)),
-        Next::Lead { unclean: true, .. } | Next::Nobody => {}
+    let leader = state.leader.filter(|leader| view.may_lead(leader.broker, leader.session));
+    if let Some(leader) = leader.filter(|_| !is_alone) {
+        return Err(Refused::Led(leader.broker));
     }
     let candidates = candidates(view, state, standings);
-    let chosen = choose(view, state, &candidates, to)?;
+    match promotion::next(view, state, standings, false) {
+        Next::Lead { leader, unclean: false, .. } => return Err(Refused::Clean(leader.broker)),
+        // Of a node that has stopped nobody is there, and what it is vouched to hold it leads with when it starts.
+        _ if is_alone && (state.untouched() || candidates.iter().any(|one| one.vouched.is_some())) => {
+            return Err(Refused::Clean(candidates[0].broker));
+        }
+        Next::Lead { unclean: true, .. } | Next::Nobody | Next::Keep => {}
+    }
+    let chosen = choose(view, state, &candidates, to, is_alone)?;
     let node = view.broker(chosen.broker).filter(|node| !node.node.suspect);
     let session = node.ok_or(Refused::NotThere(chosen.broker))?.node.session;
     let log = chosen.holding.map(|holding| holding.log);
@@ -177,10 +183,12 @@ fn choose<'a>(
     state: &Partition,
     candidates: &'a [Candidate],
     to: Option<BrokerId>,
+    is_alone: bool,
 ) -> Result<&'a Candidate, Refused> {
     let numbers = |ids: Vec<BrokerId>| ids.into_iter().map(|id| id.0).collect::<Vec<i32>>();
-    let able =
-        |one: &&Candidate| one.is_there() && view.broker(one.broker).is_some_and(|node| !node.node.suspect);
+    let able = |one: &&Candidate| {
+        (one.is_there() || is_alone) && view.broker(one.broker).is_some_and(|node| !node.node.suspect)
+    };
     if let Some(to) = to {
         let chosen = candidates.iter().find(|one| one.broker == to);
         let chosen = chosen.ok_or_else(|| Refused::NotAReplica(to, numbers(state.replicas.clone())))?;

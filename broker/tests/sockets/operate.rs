@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::process::{Command, Output};
 
-use crate::broker::{Broker, METADATA, command, metadata};
+use crate::broker::{Broker, METADATA, PRODUCE, command, metadata, produce};
 
 fn felix(arguments: &[&str]) -> (Option<i32>, String) {
     let mut felix = Command::new(env!("CARGO_BIN_EXE_felix"));
@@ -93,6 +93,7 @@ fn a_restored_store_goes_on_by_recover_and_unknown_copies_go_only_when_that_is_c
 fn a_copy_that_is_gone_for_good_is_begun_anew_by_recover() {
     let mut broker = Broker::start(&[]);
     create(&broker, "orders");
+    broker.connect().ask(PRODUCE, 3, 1, &produce("orders", 1, b"x"));
     broker.terminate();
     let directory = broker.kill();
     let data = directory.path().join("data");

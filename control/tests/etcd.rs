@@ -23,6 +23,8 @@ mod faults;
 mod load;
 #[path = "etcd/proxy.rs"]
 mod proxy;
+#[path = "etcd/restored.rs"]
+mod restored;
 #[path = "etcd/security.rs"]
 mod security;
 #[path = "etcd/server.rs"]
@@ -44,6 +46,7 @@ const CASES: &[(&str, Case)] = &[
     ("answers-lost", faults::answers_lost),
     ("full", back::full),
     ("goes-back", back::goes_back),
+    ("snapshot-restored", restored::snapshot_restored),
     ("tls-and-password", security::tls_and_password),
     ("ten-thousand", load::ten_thousand),
 ];

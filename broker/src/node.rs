@@ -8,6 +8,7 @@ use felix_cluster::config::BrokerConfig;
 use felix_cluster::view::View;
 use felix_control::agent::Agent;
 use felix_protocol::ids::BrokerId;
+use felix_protocol::time::Clock;
 use parking_lot::Mutex;
 use tokio_util::sync::CancellationToken;
 
@@ -125,6 +126,12 @@ impl Node {
     /// What this broker obeys.
     pub fn config(&self) -> Arc<BrokerConfig> {
         self.configs.broker(&self.view())
+    }
+
+    /// This broker's own id while its lease has run out. What the control store says it leads it does not lead then, and a
+    /// client that is told otherwise would come here in vain until the others have noticed.
+    pub fn without_lease(&self) -> Option<BrokerId> {
+        (self.agent.lease().ends_at() <= self.clock.now()).then_some(self.id)
     }
 
     /// Where clients of that listener reach a broker; `None` if it is fenced or has no such listener.

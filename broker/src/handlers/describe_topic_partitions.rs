@@ -37,16 +37,26 @@ fn handle(node: &Arc<Node>, call: Call) -> Handled {
     let view = node.view();
     let most = node.configs.broker(&view).net.describe_partitions_max;
     let most = i32::try_from(most).unwrap_or(i32::MAX).min(request.response_partition_limit).max(1);
-    call.answer(&describe(&view, &call.client.listener, &request, most))
+    let from = Source { view: &view, listener: &call.client.listener, without_lease: node.without_lease() };
+    call.answer(&describe(from, &request, most))
+}
+
+/// What an answer is made of.
+#[derive(Clone, Copy)]
+struct Source<'a> {
+    view: &'a View,
+    listener: &'a str,
+    /// This broker, if it must not be called a leader now.
+    without_lease: Option<felix_protocol::ids::BrokerId>,
 }
 
 fn describe(
-    view: &View,
-    listener: &str,
+    told: Source<'_>,
     request: &DescribeTopicPartitionsRequest,
     most: i32,
 ) -> DescribeTopicPartitionsResponse {
-    let mut page = Page { view, listener, room: most, response: DescribeTopicPartitionsResponse::default() };
+    let view = told.view;
+    let mut page = Page { told, room: most, response: DescribeTopicPartitionsResponse::default() };
     let (first, at) = match &request.cursor {
         Some(cursor) => (&*cursor.topic_name.0, cursor.partition_index),
         None => ("", 0),
@@ -81,8 +91,7 @@ fn describe(
 
 /// An answer that fills up.
 struct Page<'a> {
-    view: &'a View,
-    listener: &'a str,
+    told: Source<'a>,
     /// Partitions that still fit.
     room: i32,
     response: DescribeTopicPartitionsResponse,
@@ -104,11 +113,11 @@ impl Page<'_> {
             return false;
         }
         // Those that a controller has yet to place are not told of: they have no replicas to name.
-        let count = self.view.placed_count(&topic.id);
+        let count = self.told.view.placed_count(&topic.id);
         let code = if count == 0 { ErrorCode::LeaderNotAvailable } else { ErrorCode::None };
         let end = from.saturating_add(self.room).min(count);
         let partitions: Vec<_> = (from..end)
-            .filter_map(|index| self.view.partition(&PartitionId { topic: topic.id, index }))
+            .filter_map(|index| self.told.view.partition(&PartitionId { topic: topic.id, index }))
             .map(|partition| self.partition(partition))
             .collect();
         self.room -= i32::try_from(partitions.len()).unwrap_or(i32::MAX);
@@ -138,8 +147,9 @@ impl Page<'_> {
     }
 
     fn partition(&self, partition: &PartitionView) -> DescribeTopicPartitionsResponsePartition {
-        let (code, leader) = match self.view.leader(partition) {
-            Some(leader) if Node::endpoint(self.view, leader, self.listener).is_some() => {
+        let (code, leader) = match self.told.view.leader(partition) {
+            own if own.is_some() && own == self.told.without_lease => (ErrorCode::LeaderNotAvailable, -1),
+            Some(leader) if Node::endpoint(self.told.view, leader, self.told.listener).is_some() => {
                 (ErrorCode::None, leader.0)
             }
             Some(_) => (ErrorCode::ListenerNotFound, -1),
@@ -151,10 +161,10 @@ impl Page<'_> {
             .with_leader_id(BrokerId(leader))
             .with_leader_epoch(partition.generation().leader_epoch())
             .with_replica_nodes(wire(&partition.state.replicas))
-            .with_isr_nodes(wire(&self.view.isr(partition)))
-            .with_eligible_leader_replicas(Some(wire(&self.view.elr(partition))))
+            .with_isr_nodes(wire(&self.told.view.isr(partition)))
+            .with_eligible_leader_replicas(Some(wire(&self.told.view.elr(partition))))
             .with_last_known_elr(Some(Vec::new()))
-            .with_offline_replicas(wire(&self.view.offline(partition)))
+            .with_offline_replicas(wire(&self.told.view.offline(partition)))
     }
 }
 
@@ -188,7 +198,8 @@ mod tests {
         let cursor = cursor
             .map(|(name, at)| From::default().with_topic_name(topic_name(name)).with_partition_index(at));
         let request = DescribeTopicPartitionsRequest::default().with_topics(topics).with_cursor(cursor);
-        let response = describe(view, "PLAINTEXT", &request, most);
+        let told = Source { view, listener: "PLAINTEXT", without_lease: None };
+        let response = describe(told, &request, most);
         let topics = response.topics.into_iter().map(|topic| {
             let partitions = topic.partitions.iter().map(|one| one.partition_index).collect();
             (topic.name.unwrap().to_string(), topic.error_code, partitions)
@@ -212,6 +223,24 @@ mod tests {
         assert_eq!(ask(&view, &[], Some(("b", 2)), 2), second);
         // The cursor's topic was deleted meanwhile.
         assert_eq!(ask(&view, &[], Some(("bb", 7)), 5), (vec![line("c", &[0])], None));
+    }
+
+    #[test]
+    fn a_broker_without_lease_names_no_leader_where_it_would_be_itself() {
+        let view = testing::view_with(&[("a", 1)]);
+        let topics = vec![TopicRequest::default().with_name(topic_name("a"))];
+        let request = DescribeTopicPartitionsRequest::default().with_topics(topics);
+        let leader = |without_lease| {
+            let told = Source { view: &view, listener: "PLAINTEXT", without_lease };
+            let response = describe(told, &request, 10);
+            let partition = &response.topics[0].partitions[0];
+            (partition.error_code, partition.leader_id.0)
+        };
+        let own = view.topics().find_map(|topic| view.partitions_of(&topic.id).next()?.leader_id()).unwrap();
+        assert_eq!(leader(None), (0, own.0));
+        let other = felix_protocol::ids::BrokerId(own.0 + 1);
+        assert_eq!(leader(Some(other)), (0, own.0));
+        assert_eq!(leader(Some(own)), (ErrorCode::LeaderNotAvailable as i16, -1));
     }
 
     #[test]

@@ -8,6 +8,7 @@
 //!   placed yet are not, and a topic without any is answered LEADER_NOT_AVAILABLE.
 //! - A leader whose session is over is none: LEADER_NOT_AVAILABLE and -1, until another takes its place.
 //! - Brokers are told by the endpoint of the listener that the client connected to; fenced ones are left out.
+//! - A broker whose lease has run out says that what it led has no leader, before the others do (B088).
 //! - The answer about all topics is encoded once for all who ask at the same revision.
 
 use std::sync::Arc;
@@ -63,7 +64,7 @@ fn handle(node: &Arc<Node>, call: Call) -> Handled {
         topics: request.include_topic_authorized_operations && version >= 8,
         cluster: request.include_cluster_authorized_operations && (8..=10).contains(&version),
     };
-    let writer = Writer { node: Arc::clone(node), call, operations };
+    let writer = Writer { node: Arc::clone(node), call, operations, without_lease: node.without_lease() };
     let view = node.view();
     match asked {
         Asked::All => writer.all(&view).map(Answer::Now),
@@ -121,6 +122,8 @@ struct Writer {
     node: Arc<Node>,
     call: Call,
     operations: Operations,
+    /// This broker, if it must not be called a leader now.
+    without_lease: Option<felix_protocol::ids::BrokerId>,
 }
 
 impl Writer {
@@ -174,6 +177,7 @@ impl Writer {
             version: self.call.version(),
             listener: Arc::clone(&self.call.client.listener),
             operations: self.operations,
+            without_lease: self.without_lease.is_some(),
         };
         if let Some(body) = self.node.metadata.lock().get(&key) {
             return self.call.reply_shared(body);
@@ -239,6 +243,7 @@ impl Writer {
         let listener = &self.call.client.listener;
         let reachable = |id: &felix_protocol::ids::BrokerId| Node::endpoint(view, *id, listener).is_some();
         let (code, leader) = match view.leader(partition) {
+            own if own.is_some() && own == self.without_lease => (ErrorCode::LeaderNotAvailable, -1),
             Some(leader) if reachable(&leader) => (ErrorCode::None, leader.0),
             Some(_) if self.call.version() >= 6 => (ErrorCode::ListenerNotFound, -1),
             Some(_) | None => (ErrorCode::LeaderNotAvailable, -1),
@@ -265,6 +270,7 @@ struct CacheKey {
     version: i16,
     listener: Arc<str>,
     operations: Operations,
+    without_lease: bool,
 }
 
 /// The newest answers about all topics. A storm of clients that ask for everything costs one encoding, and one copy

@@ -10,7 +10,8 @@
 //! ```
 //!
 //! An answer that never comes extends nothing, and resolves nothing: the next beat is sent all the same, because a beat
-//! compares the node's key alone. A beat that lost its compare is read back. Deliberately absent: what others conclude
+//! compares the node's key alone. That ends with the lease: whoever hears nothing for so long is silent, too, and only
+//! reads, so that the others see it. A beat that lost its compare is read back. Deliberately absent: what others conclude
 //! from beats (`observe`), and registering anew (`registration`).
 
 use std::collections::VecDeque;
@@ -155,6 +156,8 @@ pub struct Heartbeat {
     handed_done: u64,
     revoked: RevokeSet,
     until: MonoTime,
+    /// When a lease counted from the registration would be over.
+    first_until: MonoTime,
 }
 
 /// The decision that a beat is.
@@ -180,6 +183,7 @@ impl Heartbeat {
             handed_done: 0,
             revoked: RevokeSet::default(),
             until: MonoTime(0),
+            first_until: sent_at.after(terms.holds()),
         }
     }
 
@@ -273,7 +277,13 @@ impl Heartbeat {
             }
             Answer::Refused => self.read(),
             // It may have landed. The next one says so to whoever watches, and its own answer counts.
-            Answer::Unknown => self.tick(now),
+            Answer::Unknown if now < self.until.max(self.first_until) => self.tick(now),
+            // With the lease over, beats that land while their answers are lost would only keep others from taking over
+            // what this node cannot serve: it is silent until it hears the store again.
+            Answer::Unknown => {
+                self.doing = Doing::ReadLater;
+                self.tick(now)
+            }
         }
     }
 

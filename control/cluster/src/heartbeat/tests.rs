@@ -80,6 +80,42 @@ fn an_answer_that_never_comes_extends_nothing_and_stops_nothing() {
 }
 
 #[test]
+fn who_hears_nothing_for_a_whole_lease_is_silent_until_it_hears_again() {
+    let mut machine = registered();
+    let mut number = send(&mut machine, 1000);
+    machine.step(Event::Answered(number, landed(11)), at(1010));
+    // Beats that land without anybody telling: the lease is over at 1000 + 1080.
+    let mut time = 1200;
+    number = send(&mut machine, time);
+    while time + 400 < 2080 {
+        time += 400;
+        let actions = machine.step(Event::Answered(number, Answer::Unknown), at(time));
+        let [Action::Send { number: next, .. }] = actions.as_slice() else { panic!("{actions:?}") };
+        number = *next;
+    }
+    let silent = [Action::ReadBack { within: Duration::from_millis(400) }];
+    assert_eq!(machine.step(Event::Answered(number, Answer::Unknown), at(2400)), silent);
+    assert!(machine.step(Event::ReadFailed, at(2800)).is_empty());
+    assert_eq!(machine.step(Event::Tick, machine.next_tick()), silent);
+    // Nobody has ended the session meanwhile: it goes on.
+    let found = Some((Revision(10), node(7, NodeState::Live)));
+    let actions = machine.step(Event::ReadBack(found), at(3100));
+    let [Action::Send { number, .. }] = actions.as_slice() else { panic!("{actions:?}") };
+    let actions = machine.step(Event::Answered(*number, landed(30)), at(3110));
+    assert!(actions.contains(&Action::Confirmed));
+}
+
+#[test]
+fn who_registers_and_hears_nothing_more_is_silent_a_lease_later() {
+    let mut machine = registered();
+    let first = send(&mut machine, 1000);
+    let actions = machine.step(Event::Answered(first, Answer::Unknown), at(2079));
+    assert!(matches!(actions.as_slice(), [Action::Send { .. }]));
+    let actions = machine.step(Event::Answered(2, Answer::Unknown), at(2300));
+    assert!(matches!(actions.as_slice(), [Action::ReadBack { .. }]));
+}
+
+#[test]
 fn an_answer_that_is_refused_at_once_does_not_make_it_hurry() {
     let mut machine = registered();
     let first = send(&mut machine, 1000);

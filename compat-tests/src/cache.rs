@@ -35,6 +35,11 @@ impl Cache {
         Ok(Self { root: root.canonicalize()?, logs: logs.to_path_buf() })
     }
 
+    /// Where it is.
+    pub fn root(&self) -> &Path {
+        &self.root
+    }
+
     /// Installs the Debian packages that are missing, and those of programs that are.
     pub fn packages(&self, packages: &[String], needs: &BTreeMap<String, Vec<String>>) -> Result<()> {
         let mut missing: BTreeSet<&String> = packages.iter().filter(|package| !installed(package)).collect();

@@ -1,5 +1,5 @@
 //! The guard: a second process of this program that outlives it by a moment. Its input ends when the harness ends, in whatever way (SIGTERM,
-//! SIGINT, SIGKILL, a panic); then it kills every process that bears the harness's mark and removes the harness's temporary folder.
+//! SIGINT, SIGKILL, a panic); then it kills every process that bears the harness's mark and removes the harness's networks and temporary folders.
 //!
 //! The mark is a variable of the environment: it reaches children of children, and those that made a session of their own, too. The
 //! kernel's own means (a signal at the parent's death) would fire when the thread that started a child ends, and cases have threads of
@@ -17,6 +17,7 @@ use anyhow::{Context, Result};
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
+use crate::cluster::network;
 use crate::wait;
 
 /// The variable that marks all that the harness starts; its value is the run's folder.
@@ -34,7 +35,8 @@ pub struct Guard {
 impl Guard {
     /// Starts it.
     pub fn start() -> Result<Self> {
-        let folder = tempfile::Builder::new().prefix("felix-compat-").tempdir()?.keep();
+        let prefix = format!("felix-compat-{}-", std::process::id());
+        let folder = tempfile::Builder::new().prefix(&prefix).tempdir()?.keep();
         let mut command = Command::new(std::env::current_exe()?);
         // In a process group of its own: what a terminal sends to the harness's group must not reach it.
         command.arg("--guard").arg(&folder).stdin(Stdio::piped()).stdout(Stdio::null()).process_group(0);
@@ -70,8 +72,27 @@ pub fn temporary(prefix: &str) -> Result<TempDir> {
     })
 }
 
+/// A temporary folder in memory where the machine has such a place; it goes in the same way.
+pub fn in_memory(prefix: &str) -> Result<TempDir> {
+    match FOLDER.get().map(|folder| memory_of(folder)) {
+        Some(Some(folder)) => {
+            std::fs::create_dir_all(&folder)?;
+            Ok(tempfile::Builder::new().prefix(prefix).tempdir_in(folder)?)
+        }
+        _ => temporary(prefix),
+    }
+}
+
+/// The folder in memory of the run that has this folder on the disk, where there is such a place.
+fn memory_of(folder: &Path) -> Option<PathBuf> {
+    let shared = Path::new("/dev/shm");
+    shared.is_dir().then(|| shared.join(folder.file_name().unwrap_or_default()))
+}
+
 /// What the guard itself does: waits for the end of its input, then clears up after a harness with this folder.
 pub fn watch(folder: &Path) -> Result<()> {
+    let harness = folder.file_name().and_then(|name| name.to_str()?.split('-').nth(2)?.parse().ok());
+    let harness: u32 = harness.with_context(|| format!("{} names no process", folder.display()))?;
     std::io::copy(&mut std::io::stdin(), &mut sink())?;
     let mut killed = 0;
     let mut quiet = 0;
@@ -91,6 +112,10 @@ pub fn watch(folder: &Path) -> Result<()> {
     }
     for mount in mounts_below(folder)? {
         Command::new("umount").arg("-l").arg(&mount).status().with_context(|| mount.display().to_string())?;
+    }
+    network::remove(&network::tag(harness));
+    if let Some(memory) = memory_of(folder).filter(|memory| memory.is_dir()) {
+        std::fs::remove_dir_all(&memory).with_context(|| memory.display().to_string())?;
     }
     std::fs::remove_dir_all(folder).with_context(|| folder.display().to_string())
 }

@@ -4,6 +4,7 @@
 //! and reports a line a case. README.md says how to run it and how to add a client.
 
 mod cache;
+mod cluster;
 mod guard;
 mod lossy;
 mod manifest;
@@ -80,8 +81,9 @@ impl Places {
     }
 }
 
-/// A part that the harness carries out itself.
+/// Parts that the harness carries out itself.
 const RAW: &str = "raw";
+const CLUSTER: &str = "cluster";
 
 fn main() -> ExitCode {
     let args = Args::parse();
@@ -131,10 +133,10 @@ fn run(args: &Args) -> Result<ExitCode> {
         }
     }
     if args.write_docs {
-        let own = [(
-            RAW.to_owned(),
-            raw::cases().iter().map(|case| (case.name.to_owned(), case.proves.to_owned())).collect(),
-        )];
+        let raw = raw::cases().iter().map(|case| (case.name.to_owned(), case.proves.to_owned())).collect();
+        let cluster =
+            cluster::cases().iter().map(|case| (case.name.to_owned(), case.proves.to_owned())).collect();
+        let own = [(RAW.to_owned(), raw), (CLUSTER.to_owned(), cluster)];
         let page = page::render(&manifests, &own, &results, &places.package)?;
         std::fs::write(places.package.join("../docs/compatibility.md"), page)?;
     }
@@ -145,6 +147,9 @@ fn run(args: &Args) -> Result<ExitCode> {
 fn list(manifests: &Manifests) {
     for case in raw::cases() {
         println!("{RAW}/{}: {}", case.name, case.proves);
+    }
+    for case in cluster::cases() {
+        println!("{CLUSTER}/{}: {}", case.name, case.proves);
     }
     for client in &manifests.clients {
         println!(
@@ -159,7 +164,7 @@ fn list(manifests: &Manifests) {
 
 /// The parts to run, in order.
 fn chosen(args: &Args, manifests: &Manifests) -> Result<Vec<String>> {
-    let mut all = vec![RAW.to_owned()];
+    let mut all = vec![RAW.to_owned(), CLUSTER.to_owned()];
     all.extend(manifests.clients.iter().map(|client| client.name.clone()));
     if let Some(unknown) = args.client.iter().find(|name| !all.contains(name)) {
         bail!("there is no client {unknown}; there are {}", all.join(", "));
@@ -190,7 +195,12 @@ fn run_parts(
                 let stage = Stage { args, cache: &cache, manifests, origin: &origin, logs: &logs };
                 stage.run_client(client, &wanted)?
             }
+            None if args.prepare && name == CLUSTER => {
+                cluster::prepare(&cache, manifests)?;
+                continue;
+            }
             None if args.prepare => continue,
+            None if name == CLUSTER => cluster::run(&origin, &cache, manifests, args.full, &wanted)?,
             None => raw::run(&origin, &cache, args.full, &wanted)?,
         };
         if args.prepare || part.cases.is_empty() {

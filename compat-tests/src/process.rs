@@ -83,6 +83,11 @@ impl Process {
         self.pid.as_raw_nonzero().get()
     }
 
+    /// Sends it a signal, and nobody else.
+    pub fn signal(&self, signal: Signal) -> Result<()> {
+        Ok(kill_process(self.pid, signal)?)
+    }
+
     /// How it ended, if it has.
     pub fn ended(&mut self) -> Option<ExitStatus> {
         self.wait(Duration::ZERO)

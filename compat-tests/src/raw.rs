@@ -8,7 +8,7 @@ pub mod batch;
 mod cases;
 pub mod compacted;
 pub mod conn;
-mod expect;
+pub mod expect;
 pub mod stage;
 pub mod wire;
 

@@ -67,6 +67,21 @@ impl Origin {
         Ok(Self { kind, place, version, logs: logs.to_path_buf() })
     }
 
+    /// The kind of brokers.
+    pub fn kind(&self) -> Kind {
+        self.kind
+    }
+
+    /// The binary, or the folder of jars.
+    pub fn binary(&self) -> &Path {
+        &self.place
+    }
+
+    /// Where logs go.
+    pub fn logs(&self) -> &Path {
+        &self.logs
+    }
+
     /// Name and version, as pages and lines show it.
     pub fn title(&self) -> String {
         match self.kind {

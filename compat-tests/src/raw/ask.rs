@@ -1,6 +1,7 @@
 //! Requests that cases send often, each in one fixed version whose layout is easy to follow, with answers as small structs.
 //! Cases about versions or odd content write their bytes themselves.
 
+pub mod cluster;
 pub mod groups;
 pub mod records;
 pub mod topics;
@@ -12,6 +13,7 @@ pub mod code {
     pub const CORRUPT_MESSAGE: i16 = 2;
     pub const UNKNOWN_TOPIC_OR_PARTITION: i16 = 3;
     pub const LEADER_NOT_AVAILABLE: i16 = 5;
+    pub const NOT_LEADER_OR_FOLLOWER: i16 = 6;
     pub const MESSAGE_TOO_LARGE: i16 = 10;
     pub const OFFSET_METADATA_TOO_LARGE: i16 = 12;
     pub const COORDINATOR_LOAD_IN_PROGRESS: i16 = 14;

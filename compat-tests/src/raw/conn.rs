@@ -41,7 +41,9 @@ pub mod key {
     pub const OFFSET_DELETE: i16 = 47;
     pub const DESCRIBE_CLIENT_QUOTAS: i16 = 48;
     pub const ALTER_CLIENT_QUOTAS: i16 = 49;
+    pub const DESCRIBE_QUORUM: i16 = 55;
     pub const UPDATE_FEATURES: i16 = 57;
+    pub const DESCRIBE_CLUSTER: i16 = 60;
     pub const DESCRIBE_PRODUCERS: i16 = 61;
     pub const DESCRIBE_TOPIC_PARTITIONS: i16 = 75;
 }

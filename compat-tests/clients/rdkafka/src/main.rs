@@ -1,9 +1,10 @@
-//! Runs the common cases with the crate rdkafka: `program --bootstrap ADDRESS --prefix PREFIX CASE...`.
+//! Runs the common cases with the crate rdkafka: `program --bootstrap ADDRESS --prefix PREFIX CASE...`, or loads a cluster (`load`).
 
 mod cases;
 mod client;
 mod group;
 mod killed;
+mod load;
 mod lost;
 
 use std::io::BufRead;
@@ -23,8 +24,12 @@ pub fn ask(what: &str) -> Result<Value> {
 }
 
 fn main() -> Result<()> {
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    if let Some(("load", rest)) = words.split_first().map(|(first, rest)| (first.as_str(), rest)) {
+        return load::main(rest);
+    }
     let (mut bootstrap, mut prefix, mut names) = (String::new(), String::new(), Vec::new());
-    let mut arguments = std::env::args().skip(1);
+    let mut arguments = words.into_iter();
     while let Some(argument) = arguments.next() {
         match argument.as_str() {
             "--bootstrap" => bootstrap = arguments.next().context("an address is missing")?,

@@ -10,7 +10,7 @@ use crate::raw::wire::{R, W};
 use crate::wait;
 
 /// A partition in Metadata.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PartitionSeen {
     /// Error code.
     pub error: i16,

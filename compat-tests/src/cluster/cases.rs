@@ -1,0 +1,17 @@
+//! The cases, by subject.
+
+mod cuts;
+mod forming;
+mod identity;
+mod load;
+mod lost;
+mod network;
+mod store;
+
+use super::Case;
+
+/// All of them, in the order they run.
+pub fn all() -> Vec<Case> {
+    [network::CASES, forming::CASES, identity::CASES, lost::CASES, cuts::CASES, store::CASES, load::CASES]
+        .concat()
+}

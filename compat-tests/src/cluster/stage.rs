@@ -1,0 +1,133 @@
+//! What a case of a cluster works with.
+
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+
+use super::broker::Broker;
+use super::load::Load;
+use super::plan::{Cluster, Plan};
+use crate::process::run;
+use crate::raw::ask::code;
+
+/// How long looking through all data may take.
+const VERIFY: Duration = Duration::from_secs(60);
+
+/// Programs that were built for the cases.
+#[derive(Debug, Clone)]
+pub struct Built {
+    /// etcd's server.
+    pub etcd: PathBuf,
+    /// The program of the client rdkafka.
+    pub rdkafka: PathBuf,
+    /// Output and source of the Java client.
+    pub java: (PathBuf, PathBuf),
+    /// The cache.
+    pub cache: PathBuf,
+}
+
+/// See the module.
+pub struct Stage {
+    felix: PathBuf,
+    built: Built,
+    logs: PathBuf,
+    /// Long cases in full.
+    pub full: bool,
+}
+
+/// Which client makes the load.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Loader {
+    /// librdkafka.
+    Rdkafka,
+    /// Apache Kafka's Java client.
+    Java,
+}
+
+impl Stage {
+    /// A stage whose logs go to a folder.
+    pub fn new(felix: PathBuf, built: Built, logs: PathBuf, full: bool) -> Self {
+        Self { felix, built, logs, full }
+    }
+
+    /// A cluster to be ordered.
+    pub fn plan(&self) -> Plan {
+        Plan::new(&self.felix, &self.built.etcd, &self.logs)
+    }
+
+    /// How often something is tried: a few times, or as often as `--full` wants it.
+    pub fn rounds(&self, short: usize, full: usize) -> usize {
+        if self.full { full } else { short }
+    }
+
+    /// Stops all brokers in order and has `felix verify` look through what they leave.
+    pub fn verify(&self, cluster: &mut Cluster) -> Result<()> {
+        for id in cluster.ids() {
+            cluster.broker(id)?.stop()?;
+        }
+        let mut command = Command::new(&self.felix);
+        command.arg("verify").args(cluster.brokers().map(Broker::data_dir));
+        run(&mut command, &self.logs.join("verify.log"), VERIFY)
+    }
+
+    /// Makes a topic with so many partitions and loads all of them; returns when records are acknowledged and read.
+    pub fn load(&self, cluster: &Cluster, loader: Loader, topic: &str, partitions: i32) -> Result<Load> {
+        let first = cluster.brokers().next();
+        let mut to = first.map_or_else(|| anyhow::bail!("there is no broker"), |broker| broker.connect())?;
+        let (error, message) = to.create_on(topic, partitions, 1, &[])?;
+        if error != code::NONE {
+            anyhow::bail!("creating {topic}: error {error}: {message:?}");
+        }
+        self.load_existing(cluster, loader, topic, partitions)
+    }
+
+    /// Loads a topic that is there and empty.
+    pub fn load_existing(
+        &self,
+        cluster: &Cluster,
+        loader: Loader,
+        topic: &str,
+        partitions: i32,
+    ) -> Result<Load> {
+        let mut command = match loader {
+            Loader::Rdkafka => {
+                let mut command = Command::new(&self.built.rdkafka);
+                command.arg("load");
+                command
+            }
+            Loader::Java => {
+                let (out, source) = &self.built.java;
+                let mut command = Command::new(source.join("program.sh"));
+                command.args(["kafka-4", "felix.compat.Load"]);
+                command.env("OUT", out).env("SRC", source).env("FELIX_CACHE", &self.built.cache);
+                command
+            }
+        };
+        command.args([&cluster.bootstrap(), topic, &partitions.to_string()]);
+        let name = format!("{loader:?}").to_lowercase();
+        let mut load = Load::start(command, &self.logs.join(format!("load-{name}-{topic}.log")))?;
+        load.progress(10)?;
+        Ok(load)
+    }
+}
+
+/// The middle of some durations.
+pub fn median(mut durations: Vec<Duration>) -> Duration {
+    durations.sort();
+    durations.get(durations.len() / 2).copied().unwrap_or_default()
+}
+
+/// Durations for people.
+pub fn shown(durations: &[Duration]) -> String {
+    let all: Vec<String> = durations.iter().map(|one| format!("{:.2}", one.as_secs_f64())).collect();
+    format!("median {:.2} s of {}", median(durations.to_vec()).as_secs_f64(), all.join(", "))
+}
+
+/// Runs something and tells how long it took.
+pub fn timed<T>(work: impl FnOnce() -> Result<T>) -> Result<(T, Duration)> {
+    let began = Instant::now();
+    let done = work()?;
+    Ok((done, began.elapsed()))
+}

@@ -1,5 +1,6 @@
 //! The cases, by subject.
 
+mod coordinators;
 mod cuts;
 mod forming;
 mod identity;
@@ -12,6 +13,15 @@ use super::Case;
 
 /// All of them, in the order they run.
 pub fn all() -> Vec<Case> {
-    [network::CASES, forming::CASES, identity::CASES, lost::CASES, cuts::CASES, store::CASES, load::CASES]
-        .concat()
+    [
+        network::CASES,
+        forming::CASES,
+        identity::CASES,
+        lost::CASES,
+        cuts::CASES,
+        store::CASES,
+        load::CASES,
+        coordinators::CASES,
+    ]
+    .concat()
 }

@@ -193,6 +193,11 @@ impl Eligible {
         report
     }
 
+    /// The sets that may still become the one.
+    pub fn proposed(&self) -> impl Iterator<Item = &BTreeSet<Pair>> {
+        self.in_flight.iter().map(|report| &report.eligible)
+    }
+
     /// A report that may still land, to be sent once more: the newest.
     pub fn unresolved(&self) -> Option<&Report> {
         self.in_flight.last()

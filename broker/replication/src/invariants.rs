@@ -1,7 +1,17 @@
 //! The promises of `docs/invariants.md` that one leader or follower can check on itself, by their numbers.
 //!
+//! Of the others, C1 to C3 are the shape of [`crate::eligible::Eligible`]; C4 is `cursor::Core::answered`; C5, C9 and C12 are asked
+//! where a set or a restart is proposed (`leader::Core`); C6, C7 and C11 are of whoever opens copies; C8 is the mark's
+//! rule; T1 to T5 are the follower's and [`crate::reconcile`]'s. Each has a mistake that random histories find out
+//! (`tests/world/mistakes.rs`) or stories (`testdata`).
+//!
 //! Debug builds check them after every step; property tests and the simulator call the same function.
 
+use std::collections::BTreeSet;
+
+use felix_protocol::ids::BrokerId;
+
+use crate::eligible::Pair;
 use crate::follower;
 use crate::leader::{Core, Phase};
 use crate::rules::Rules;
@@ -13,6 +23,8 @@ pub enum Broken {
     I1MarkAbovePair,
     /// I6: the mark or the durable end stands above what was written.
     I6ClaimsUnwritten,
+    /// C13: a set names two copies of one broker, or the leader's own.
+    C13Member,
     /// C10: the tenure counts as opened, but the key was never seen to say so.
     C10NotOpened,
     /// I4: a follower's mark stands above its own disk.
@@ -45,6 +57,13 @@ pub fn check_follower<R: Rules>(core: &follower::Core<R>) -> Result<(), Broken> 
 pub fn check<R: Rules>(core: &Core<R>) -> Result<(), Broken> {
     if core.mark > core.stored || core.stored > core.end {
         return Err(Broken::I6ClaimsUnwritten);
+    }
+    let lawful = |set: &BTreeSet<Pair>| {
+        let brokers: BTreeSet<BrokerId> = set.iter().map(|pair| pair.broker).collect();
+        brokers.len() == set.len() && !brokers.contains(&core.own.broker)
+    };
+    if !core.eligible.proposed().all(lawful) {
+        return Err(Broken::C13Member);
     }
     // What was acknowledged before the takeover rests on others' word; what this tenure added rests on these
     // positions. A pair that is known dead holds nothing any more, and nobody names it.

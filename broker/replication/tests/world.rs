@@ -28,7 +28,7 @@ use run::World;
 /// Steps of one history, before it is healed.
 const STEPS: usize = 1200;
 /// Histories of the normal run.
-const SEEDS: u64 = 150;
+const SEEDS: u64 = 500;
 
 fn seeds() -> u64 {
     std::env::var("FELIX_WORLD_SEEDS").ok().and_then(|seeds| seeds.parse().ok()).unwrap_or(SEEDS)
@@ -62,7 +62,7 @@ fn what_must_hold_holds_in_random_histories() {
     }
     println!("{total:?}");
     // Histories in which nothing happens show nothing.
-    let run::Figures { acknowledged, tenures, cuts, restarts, wiped, grown, .. } = total;
+    let run::Figures { acknowledged, tenures, cuts, restarts, wiped, grown, resigned, .. } = total;
     for (what, count) in [
         ("acknowledged records", acknowledged),
         ("tenures", tenures),
@@ -70,6 +70,7 @@ fn what_must_hold_holds_in_random_histories() {
         ("copies begun anew", restarts),
         ("wiped disks", wiped),
         ("reports", grown),
+        ("resignations", resigned),
     ] {
         assert!(count >= seeds() / 10, "only {count} {what} in {} histories", seeds());
     }

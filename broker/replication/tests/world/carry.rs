@@ -101,7 +101,7 @@ impl<R: Rules> World<R> {
                         leading.waiting.remove(&ticket.0);
                     }
                 }
-                Action::CutOff { .. } => {}
+                Action::CutOff { .. } => self.figures.cut_off += 1,
             }
         }
     }

@@ -57,6 +57,7 @@ impl<R: Rules> World<R> {
             self.settle()?;
             if written.is_some_and(|offset| self.is_level(offset)) {
                 self.figures.grown += self.store.reports;
+                self.figures.resigned += self.store.resigned;
                 return Ok(());
             }
             // A leader that was replaced has forgotten who waited.

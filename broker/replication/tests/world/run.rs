@@ -34,6 +34,8 @@ pub struct Figures {
     pub restarts: u64,
     pub wiped: u64,
     pub grown: u64,
+    pub resigned: u64,
+    pub cut_off: u64,
 }
 
 impl Figures {
@@ -44,6 +46,8 @@ impl Figures {
         self.restarts += other.restarts;
         self.wiped += other.wiped;
         self.grown += other.grown;
+        self.resigned += other.resigned;
+        self.cut_off += other.cut_off;
     }
 }
 
@@ -159,7 +163,7 @@ impl<R: Rules> World<R> {
                 self.store.promote(choice);
             }
             948..951 => self.fence(id),
-            951..957 => self.crash(id),
+            951..957 if id != self.deaf => self.crash(id),
             957..970 => self.start(id),
             970..976 => self.reset(id),
             976..984 => self.node(id).disk.persist_mark(),
@@ -167,7 +171,8 @@ impl<R: Rules> World<R> {
             989..992 => self.compact(id),
             992..995 => self.toggle_link(id),
             // An operator changes another setting of the partition.
-            995..998 => self.store.key.revision += 1,
+            995 => self.store.key.revision += 1,
+            996 | 997 => self.ask_to_leave(id),
             998 if self.figures.wiped == 0 => self.wipe(id),
             _ => {}
         }
@@ -178,7 +183,7 @@ impl<R: Rules> World<R> {
 
     /// Each history has something that happens more often in it.
     fn more_of_it(&mut self) {
-        if !self.dice.one_in(40) {
+        if !self.dice.one_in(if self.theme == 2 { 15 } else { 40 }) {
             return;
         }
         let id = self.any_node();
@@ -265,8 +270,9 @@ impl<R: Rules> World<R> {
         self.tell_nodes();
         if id == self.deaf && self.nodes[&id].leads_at().is_some() {
             // It leads on for one of its followers, while the other leads or is cut off.
-            let kept = self.any_node();
-            for other in (1..=3).map(BrokerId).filter(|other| *other != id && *other != kept) {
+            let others: Vec<BrokerId> = (1..=3).map(BrokerId).filter(|other| *other != id).collect();
+            let kept = others[self.dice.roll(2)];
+            for other in others.into_iter().filter(|other| *other != kept) {
                 if !self.cut_links.contains(&(id.min(other), id.max(other))) {
                     self.toggle(id, other);
                 }
@@ -274,11 +280,21 @@ impl<R: Rules> World<R> {
         }
     }
 
+    /// A planned move, or a broker that is about to stop.
+    fn ask_to_leave(&mut self, id: BrokerId) {
+        let until = self.now.after(std::time::Duration::from_millis(400));
+        let anyway = self.dice.one_in(2);
+        self.todo.push_back(Todo::Leader(id, Event::Leave { until, anyway }));
+    }
+
     fn tell_nodes(&mut self) {
         let fenced: BTreeSet<BrokerId> =
             self.store.sessions.iter().filter(|(_, session)| **session == 0).map(|(id, _)| *id).collect();
         for id in (1..=3).map(BrokerId) {
-            let nodes = Nodes { fenced: fenced.clone(), ..Nodes::default() };
+            // In some histories leaders notice that nobody answers; in the others they go on.
+            let live = self.store.sessions.keys().filter(|id| self.theme == 0 && !fenced.contains(id));
+            let beating = live.copied().collect();
+            let nodes = Nodes { fenced: fenced.clone(), draining: BTreeSet::new(), beating };
             self.todo.push_back(Todo::Leader(id, Event::Nodes(nodes)));
         }
     }

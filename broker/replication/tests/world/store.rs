@@ -41,6 +41,8 @@ pub struct Store {
     pub need: usize,
     /// Reports that landed.
     pub reports: u64,
+    /// Those that gave the partition up.
+    pub resigned: u64,
     /// Generations at which a leader opened.
     pub tenures: BTreeSet<Generation>,
 }
@@ -56,7 +58,7 @@ impl Store {
             resigned: BTreeSet::new(),
         };
         let sessions = brokers.iter().map(|id| (*id, 0)).collect();
-        Store { key, sessions, requests: Vec::new(), need, reports: 0, tenures: BTreeSet::new() }
+        Store { key, sessions, requests: Vec::new(), need, reports: 0, resigned: 0, tenures: BTreeSet::new() }
     }
 
     pub fn state(&self) -> KeyState {
@@ -125,6 +127,7 @@ impl Store {
                     return Err("K4: strangers are named as successors".to_owned());
                 }
                 after.named = None;
+                self.resigned += 1;
                 after.resigned.clone_from(&resigned.pairs);
             }
         }

@@ -239,6 +239,10 @@ impl<R: Rules> World<R> {
         let of = |packet: &Packet| (packet.from, packet.to, packet.connection);
         let first = of(&self.packets[chosen]);
         let at = self.packets.iter().position(|packet| of(packet) == first).unwrap();
+        self.deliver_at(at);
+    }
+
+    pub(super) fn deliver_at(&mut self, at: usize) {
         let packet = self.packets.remove(at);
         let Packet { from, to, connection, content } = packet.clone();
         match content {

@@ -5,7 +5,7 @@ use felix_replication::eligible::{Last, Pair};
 use felix_replication::rules::Rules;
 
 use super::super::disk::Disk;
-use super::super::node::Role;
+use super::super::node::{Packet, Role};
 use super::World;
 
 impl<R: Rules> World<R> {
@@ -34,27 +34,11 @@ impl<R: Rules> World<R> {
         }
         let mut written = None;
         for round in 0..400 {
-            for id in (1..=3).map(BrokerId) {
-                self.learn(id)?;
-                self.settle()?;
-                for _ in 0..4 {
-                    self.disk_work(id);
-                    self.settle()?;
-                }
-                self.flush(id);
-                self.settle()?;
-            }
-            while !self.store.requests.is_empty() {
-                self.store_work()?;
-                self.settle()?;
-            }
+            self.calm(&[1, 2, 3])?;
             self.store.promote(round);
-            for _ in 0..self.packets.len() {
-                self.deliver();
-                self.settle()?;
+            if round % 50 == 49 && written.is_none() {
+                self.store.give_back();
             }
-            self.tick();
-            self.settle()?;
             if written.is_some_and(|offset| self.is_level(offset)) {
                 self.figures.grown += self.store.reports;
                 self.figures.resigned += self.store.resigned;
@@ -72,6 +56,11 @@ impl<R: Rules> World<R> {
                 written = (self.nodes[&id].disk.end > before).then_some(before);
             }
         }
+        Err(format!("nothing goes on, written {written:?}: {}", self.portrait()))
+    }
+
+    /// Everything as it stands.
+    fn portrait(&self) -> String {
         let states: Vec<String> = self
             .nodes
             .iter()
@@ -93,7 +82,82 @@ impl<R: Rules> World<R> {
                 format!("{id}: [{start}, {end}) synced {synced}, {role}\n")
             })
             .collect();
-        Err(format!("nothing goes on: {:?}, written {written:?}\n{}", self.store.key, states.concat()))
+        format!("{:?}\n{}", self.store.key, states.concat())
+    }
+
+    /// Nothing goes wrong for a while. Only these hear of what the store says.
+    fn calm(&mut self, hear: &[i32]) -> Result<(), String> {
+        for id in (1..=3).map(BrokerId) {
+            if hear.contains(&id.0) {
+                self.learn(id)?;
+            }
+            self.settle()?;
+            for _ in 0..4 {
+                self.disk_work(id);
+                self.settle()?;
+            }
+            self.flush(id);
+            self.settle()?;
+        }
+        while !self.store.requests.is_empty() {
+            self.store_work()?;
+            self.settle()?;
+        }
+        for _ in 0..self.packets.len() {
+            self.deliver();
+            self.settle()?;
+        }
+        self.tick();
+        self.settle()
+    }
+
+    fn calm_until(&mut self, hear: &[i32], done: impl Fn(&Self) -> bool) -> Result<(), String> {
+        for _ in 0..300 {
+            self.calm(hear)?;
+            if done(self) {
+                return Ok(());
+            }
+        }
+        Err(format!("the scene could not be set: {}", self.portrait()))
+    }
+
+    /// An old leader that has heard of nothing speaks to a follower that has followed the next one, and died since (C7).
+    pub fn an_old_leader_speaks_first(&mut self) -> Result<(), String> {
+        let [one, two, three] = [1, 2, 3].map(BrokerId);
+        self.healing = true;
+        self.store.promote(0);
+        self.calm_until(&[1, 2, 3], |world| world.store.key.eligible.len() == 2)?;
+        self.append(one);
+        self.calm_until(&[], |world| !world.oath.acknowledged.is_empty())?;
+        // The first one is cut off from the third, and fenced; the third leads, and the second follows it.
+        self.toggle(one, three);
+        self.store.sessions.insert(one, 0);
+        self.tell_nodes();
+        self.store.promote(1);
+        let led = |world: &Self| world.store.opened() && world.store.key.eligible.len() == 1;
+        self.calm_until(&[2, 3], led)?;
+        let offset = self.nodes[&three].disk.end;
+        self.append(three);
+        self.calm_until(&[2, 3], |world| world.oath.acknowledged.contains_key(&offset))?;
+        // The second dies, loses nothing, and hears of the first one before it hears of the third.
+        self.node(two).disk.crash(None);
+        self.node(two).role = Role::Down;
+        self.disconnect_all(two);
+        self.settle()?;
+        self.start(two);
+        self.logs_changed = true;
+        self.settle()?;
+        for _ in 0..20 {
+            let between = |packet: &Packet| [packet.from, packet.to].iter().all(|id| *id != three);
+            if let Some(at) = self.packets.iter().position(between) {
+                self.deliver_at(at);
+            }
+            self.settle()?;
+            self.disk_work(two);
+            self.flush(two);
+            self.settle()?;
+        }
+        self.calm_until(&[1, 2, 3], |world| world.nodes[&two].disk.synced > offset)
     }
 
     /// Whether the record at `offset` is acknowledged, and everybody holds it and may lead.

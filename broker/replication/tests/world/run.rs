@@ -172,6 +172,7 @@ impl<R: Rules> World<R> {
             992..995 => self.toggle_link(id),
             // An operator changes another setting of the partition.
             995 => self.store.key.revision += 1,
+            996 if self.dice.one_in(3) => self.store.give_back(),
             996 | 997 => self.ask_to_leave(id),
             998 if self.figures.wiped == 0 => self.wipe(id),
             _ => {}

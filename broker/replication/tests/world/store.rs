@@ -171,6 +171,15 @@ impl Store {
         true
     }
 
+    /// A move that the leader did not make in time is over: it leads on, at the next generation.
+    pub fn give_back(&mut self) {
+        let (opened, pair) = (self.opened(), self.last_pair());
+        let Some(named) = self.key.named.as_mut().filter(|_| opened) else { return };
+        named.log = pair.map(|pair| pair.log);
+        self.key.generation = self.key.generation.next().unwrap();
+        self.key.revision += 1;
+    }
+
     /// C11: the candidate holds another copy than the one named.
     pub fn decline(&mut self, node: BrokerId, generation: Generation) {
         let Some(Named { broker, log: Some(log), .. }) = self.key.named else { return };

@@ -121,7 +121,7 @@ fn shared_end(offer: &Offer<'_>, held: &Held<'_>) -> Shared {
             (false, _) => Shared::Nothing,
         };
     }
-    if held.map.knows(offer.generation) {
+    if held.map.latest().is_some_and(|(latest, _)| latest == offer.generation) {
         // What came in this tenure came from this leader, which never cuts its own log: a header that says less is one
         // that was overtaken by later frames.
         return Shared::Below(held.log_end);
@@ -140,8 +140,9 @@ fn shared_end(offer: &Offer<'_>, held: &Held<'_>) -> Shared {
     let generation = own[at].0;
     let own_end = own.get(at + 1).map_or(held.log_end, |(_, first)| *first);
     let next = offer.entries.partition_point(|(known, _)| *known <= generation);
-    // The tenure itself has no entry before its first record.
-    let leaders_end = offer.entries.get(next).map_or(offer.begins, |(_, first)| *first);
+    // The tenure itself has no entry before its first record, and no end.
+    let newest = if generation == offer.generation { offer.log_end } else { offer.begins };
+    let leaders_end = offer.entries.get(next).map_or(newest, |(_, first)| *first);
     Shared::Below(own_end.min(leaders_end))
 }
 

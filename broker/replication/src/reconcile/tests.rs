@@ -92,6 +92,8 @@ fn the_newest_common_generation_says_how_much_is_shared() {
 #[test]
 fn a_header_that_was_overtaken_cuts_nothing_of_its_own_tenure() {
     assert_eq!(rule("at 4 1:0 4:10 end 12 begins 10", "1:0 4:10 end 20 mark 18"), "keep 20, mark 18");
+    // No fence lets an older leader speak to a copy of a newer generation. The rule does not rely on it.
+    assert_eq!(rule("at 4 1:0 4:10 end 12 begins 10", "1:0 4:10 5:11 end 20 mark 9"), "keep 11, mark 9");
 }
 
 #[test]

@@ -171,7 +171,9 @@ impl Authority {
     fn note_given_up(&self, after: &Known) {
         let mut given_up = self.given_up.lock();
         for Revocation { partition, generation } in after.asked(self.node).flat_map(RevokeSet::iter) {
-            given_up.insert(*partition, *generation);
+            // The two may be of different times.
+            let newest = given_up.entry(*partition).or_insert(*generation);
+            *newest = (*generation).max(*newest);
         }
         let generation = |partition: &PartitionId| after.view.partition(partition).map(|it| it.generation());
         given_up.retain(|partition, given_up| generation(partition) == Some(*given_up));

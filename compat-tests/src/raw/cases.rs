@@ -9,6 +9,7 @@ mod fetch;
 mod framing;
 mod groups;
 mod idempotence;
+mod leaders;
 mod limits;
 mod metadata;
 mod offsets;
@@ -39,6 +40,7 @@ pub fn all() -> Vec<Case> {
         offsets::CASES,
         metadata::CASES,
         admin::CASES,
+        leaders::CASES,
         limits::CASES,
         quotas::CASES,
         disk::CASES,

@@ -37,7 +37,10 @@ pub mod key {
     pub const ALTER_CONFIGS: i16 = 33;
     pub const CREATE_PARTITIONS: i16 = 37;
     pub const DELETE_GROUPS: i16 = 42;
+    pub const ELECT_LEADERS: i16 = 43;
     pub const INCREMENTAL_ALTER_CONFIGS: i16 = 44;
+    pub const ALTER_PARTITION_REASSIGNMENTS: i16 = 45;
+    pub const LIST_PARTITION_REASSIGNMENTS: i16 = 46;
     pub const OFFSET_DELETE: i16 = 47;
     pub const DESCRIBE_CLIENT_QUOTAS: i16 = 48;
     pub const ALTER_CLIENT_QUOTAS: i16 = 49;
@@ -45,6 +48,7 @@ pub mod key {
     pub const UPDATE_FEATURES: i16 = 57;
     pub const DESCRIBE_CLUSTER: i16 = 60;
     pub const DESCRIBE_PRODUCERS: i16 = 61;
+    pub const UNREGISTER_BROKER: i16 = 64;
     pub const DESCRIBE_TOPIC_PARTITIONS: i16 = 75;
 }
 

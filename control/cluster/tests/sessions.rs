@@ -1,6 +1,7 @@
 //! Sessions in simulated true time: processes with clocks of their own, a store that is reached late, or not at all, or
 //! whose answers are lost, watches that lag, pauses and suspensions, and second processes of one id. Whatever happens,
-//! when the store ends a session its holder has stopped believing in it (S1), and an outage of the store ends none (S2).
+//! when the store ends a session its holder has stopped believing in it (S1), and an outage of the store ends none (S2). The
+//! same with partitions, whose leaders are lost, asked to go, and resign: at most one believes that it may write (I5).
 
 #![expect(clippy::unwrap_used, clippy::cast_possible_truncation, reason = "all of this is a test")]
 
@@ -41,6 +42,35 @@ proptest! {
 }
 
 proptest! {
+    #![proptest_config(ProptestConfig::with_cases(40))]
+
+    #[test]
+    fn at_most_one_writes_to_a_partition(
+        seed: u64,
+        lease_ms in prop::sample::select(vec![500_u64, 2000]),
+        lost in 0..30_u64,
+        slow in 0..60_u64,
+        pauses in 0..6_u64,
+        outages in 0..3_u64,
+        drains in 0..6_u64,
+    ) {
+        let setup = Setup { seed, lease_ms, nodes: 3, lost_percent: lost, slow_percent: slow };
+        let mut world = World::new(setup);
+        world.create_topic(3);
+        for _ in 0..pauses {
+            world.pause_someone();
+        }
+        for _ in 0..outages {
+            world.outage_somewhen(true);
+        }
+        for _ in 0..drains {
+            world.drain_somewhen();
+        }
+        world.run(20 * lease_ms * MILLISECOND);
+    }
+}
+
+proptest! {
     // These say what does happen, so fewer histories tell as much.
     #![proptest_config(ProptestConfig::with_cases(24))]
 
@@ -61,6 +91,20 @@ proptest! {
         prop_assert!(world.extended > 100);
         // And all hold leases again.
         prop_assert_eq!(world.holders(), 5);
+    }
+
+    #[test]
+    fn leaders_that_are_asked_to_go_are_followed_by_others(seed: u64, drains in 1..8_u64) {
+        let setup = Setup { seed, lease_ms: 1000, nodes: 3, lost_percent: 0, slow_percent: 0 };
+        let mut world = World::new(setup);
+        world.create_topic(6);
+        for _ in 0..drains {
+            world.drain_somewhen();
+        }
+        world.run(25 * 1000 * MILLISECOND);
+        prop_assert_eq!(world.ended, 0);
+        prop_assert_eq!(world.led(), 6);
+        prop_assert!(world.resigned > 0 && world.written > 1000);
     }
 
     #[test]

@@ -5,16 +5,21 @@ use std::time::Duration;
 
 use felix_cluster::decision::{Change, Compare, Decision, Write};
 use felix_cluster::heartbeat::{self, Action, Answer, Heartbeat};
-use felix_cluster::invariants::{check_ended_session, check_fence};
+use felix_cluster::invariants::{check_ended_session, check_fence, check_partition, check_step};
 use felix_cluster::keys::Key;
 use felix_cluster::lease::{Clocks, Reading, Terms};
 use felix_cluster::observe::{self, Observer, Unbroken};
 use felix_cluster::registration::{Entry, Looked, Past, Step};
 use felix_cluster::revoke::RevokeSet;
-use felix_cluster::state::{Node, NodeState, Revision, decode};
+use felix_cluster::state::{Node, NodeState, Partition, Revision, decode};
 use felix_cluster::view::View;
 use felix_protocol::ids::{BrokerId, SessionId, Uuid};
 use felix_protocol::time::MonoTime;
+
+#[path = "tenures.rs"]
+mod tenures;
+
+use tenures::Tenures;
 
 pub struct Setup {
     pub seed: u64,
@@ -80,6 +85,7 @@ struct Process {
     paused_until: u64,
     watched_at: u64,
     request: u64,
+    tenures: Tenures,
 }
 
 #[derive(Clone)]
@@ -89,6 +95,14 @@ enum Request {
     Look,
     Register(SessionId, u64, Decision),
     Fence(BrokerId, Decision),
+    Decide(Decision),
+}
+
+impl Request {
+    /// Whether other things are asked meanwhile.
+    fn is_apart(&self) -> bool {
+        matches!(self, Request::Fence(..) | Request::Decide(_))
+    }
 }
 
 enum Happens {
@@ -97,11 +111,13 @@ enum Happens {
     Answered { to: usize, number: u64, request: Request, answer: Option<Stored> },
     Watched { by: usize, changes: Vec<Change>, revision: Revision },
     Starts { id: BrokerId },
+    Turns { id: BrokerId, to: NodeState },
 }
 
 #[derive(Clone)]
 enum Stored {
     Committed(bool, Revision),
+    Beaten(Revision, RevokeSet),
     Found(Box<Looked>),
 }
 
@@ -122,6 +138,10 @@ pub struct World {
     pauses: VecDeque<(u64, u64, usize, bool)>,
     pub ended: usize,
     pub extended: usize,
+    /// How often somebody believed that it may write to some partition.
+    pub written: usize,
+    /// How many tenures ended by their leader's own word.
+    pub resigned: usize,
 }
 
 impl World {
@@ -141,6 +161,8 @@ impl World {
             pauses: VecDeque::new(),
             ended: 0,
             extended: 0,
+            written: 0,
+            resigned: 0,
             setup,
         };
         for id in 1..=world.setup.nodes {
@@ -217,7 +239,7 @@ impl World {
                 Happens::Wakes(to) | Happens::Answered { to, .. } | Happens::Watched { by: to, .. } => {
                     Some(*to)
                 }
-                Happens::Arrives { .. } | Happens::Starts { .. } => None,
+                Happens::Arrives { .. } | Happens::Starts { .. } | Happens::Turns { .. } => None,
             };
             match reaches {
                 Some(to) if self.processes[to].paused_until > at => {
@@ -250,11 +272,12 @@ impl World {
     fn take(&mut self, what: Happens) {
         match what {
             Happens::Starts { id } => self.start(id),
+            Happens::Turns { id, to } => self.turn(id, to),
             Happens::Wakes(who) => self.wake(who),
             Happens::Arrives { from, number, request } => self.arrive(from, number, request),
             Happens::Answered { to, number, request, answer } => {
                 // An answer after the wait for it is dropped; so is what a lost one left.
-                if self.processes[to].request == number || matches!(request, Request::Fence(..)) {
+                if self.processes[to].request == number || request.is_apart() {
                     self.answer(to, request, answer);
                 }
             }
@@ -307,6 +330,7 @@ impl World {
             paused_until: 0,
             watched_at: self.now,
             request: 0,
+            tenures: Tenures::default(),
         });
         self.observe_listed(who, &listed);
         self.send(who, Request::Look, self.terms.answer_within());
@@ -326,7 +350,7 @@ impl World {
     fn send(&mut self, who: usize, request: Request, within: Duration) {
         self.sequence += 1;
         let number = self.sequence;
-        if !matches!(request, Request::Fence(..)) {
+        if !request.is_apart() {
             self.processes[who].request = number;
         }
         let late = self.now + within.as_nanos() as u64;
@@ -354,7 +378,13 @@ impl World {
             return;
         }
         let answer = match &request {
-            Request::Beat(_, decision) | Request::Register(_, _, decision) | Request::Fence(_, decision) => {
+            Request::Beat(_, decision) if self.commit(decision) => {
+                let set = self.store.get(&Key::Revoke(self.processes[from].id).to_string());
+                let set = set.map_or_else(RevokeSet::default, |(_, set)| RevokeSet::decode(set).unwrap());
+                Stored::Beaten(self.revision, set)
+            }
+            Request::Beat(..) => Stored::Committed(false, self.revision),
+            Request::Register(_, _, decision) | Request::Fence(_, decision) | Request::Decide(decision) => {
                 let landed = self.commit(decision);
                 Stored::Committed(landed, self.revision)
             }
@@ -389,6 +419,9 @@ impl World {
             if let Key::Node(_) = key {
                 self.node_written(key, value);
             }
+            if let Key::Partition(_) = key {
+                self.partition_written(key, value);
+            }
             self.store.insert(key.to_string(), (self.revision, value.clone()));
             changes.push(Change {
                 key: key.to_string(),
@@ -402,6 +435,22 @@ impl World {
             self.happens(at, Happens::Watched { by, changes: changes.clone(), revision: self.revision });
         }
         true
+    }
+
+    fn partition_written(&mut self, key: &Key, value: &[u8]) {
+        let read = |value: &[u8]| decode::<Partition>("partition", value).unwrap();
+        let after = read(value);
+        check_partition(&after).unwrap();
+        self.resigned += usize::from(after.resigned.is_some());
+        if let Some((_, before)) = self.store.get(&key.to_string()) {
+            check_step(&read(before), &after).unwrap();
+        }
+    }
+
+    /// Something that is there from the beginning.
+    fn put(&mut self, key: Key, value: Vec<u8>) {
+        self.revision.0 += 1;
+        self.store.insert(key.to_string(), (self.revision, value));
     }
 
     /// S1, at the moment at which the store ends a session.
@@ -441,6 +490,7 @@ impl World {
         };
         self.fence(who, fences);
         self.act(who, actions);
+        self.lead(who, None);
         // Looked at often; a real loop sleeps for as long as the machines say.
         let process = &mut self.processes[who];
         let mut sleep = self.terms.beat_every() / 8;
@@ -480,13 +530,17 @@ impl World {
     fn watch(&mut self, who: usize, changes: &[Change], revision: Revision) {
         let process = &mut self.processes[who];
         let reading = process.clock.reading(self.now);
+        let before = process.view.clone();
         for change in changes {
             process.view.apply(change).unwrap();
         }
         process.view.advance(revision);
         process.observer.follow(&process.view, reading);
+        let differs = process.view.changes_since(&before);
         self.observe_listed(who, changes);
-        self.beat_step(who, heartbeat::Event::Applied { revision, handed: u64::MAX });
+        self.lead(who, Some(&differs));
+        let handed = self.processes[who].tenures.handed;
+        self.beat_step(who, heartbeat::Event::Applied { revision, handed });
     }
 
     fn beat_step(&mut self, who: usize, event: heartbeat::Event) {
@@ -523,7 +577,12 @@ impl World {
                     let fences = process.observer.step(observe::Event::Own(process.own), reading);
                     self.fence(who, fences);
                 }
-                Action::GiveUp { .. } => unreachable!("nothing is revoked"),
+                Action::GiveUp { number, set } => {
+                    self.give_up(who, number, set);
+                    let process = &self.processes[who];
+                    let (revision, handed) = (process.view.revision(), process.tenures.handed);
+                    self.beat_step(who, heartbeat::Event::Applied { revision, handed });
+                }
                 Action::Lost(heartbeat::Lost::Superseded(_)) => process.life = Life::Dead,
                 Action::Lost(_) => self.enter_again(who),
             }
@@ -536,6 +595,7 @@ impl World {
         let process = &mut self.processes[who];
         process.until = MonoTime(0);
         process.own = None;
+        process.tenures = Tenures::default();
         process.past.sessions.push(session);
         let entry = Entry::new(process.id, process.directory, &format!("boot{who}"), self.terms);
         process.life = Life::Entering { entry: Box::new(entry), session };
@@ -550,10 +610,8 @@ impl World {
             (Request::Beat(number, _), answer) => {
                 self.processes[who].request = 0;
                 let answer = match answer {
-                    Some(Stored::Committed(true, revision)) => {
-                        Answer::Landed { revision, revoked: RevokeSet::default() }
-                    }
-                    Some(Stored::Committed(false, _)) => Answer::Refused,
+                    Some(Stored::Beaten(revision, revoked)) => Answer::Landed { revision, revoked },
+                    Some(Stored::Committed(..)) => Answer::Refused,
                     Some(Stored::Found(_)) | None => Answer::Unknown,
                 };
                 self.beat_step(who, heartbeat::Event::Answered(number, answer));
@@ -580,6 +638,8 @@ impl World {
             (Request::Register(..), _) => self.send(who, Request::Look, terms.answer_within()),
             (Request::Fence(..), Some(Stored::Committed(true, _))) => {}
             (Request::Fence(node, _), _) => self.missed(who, node),
+            (Request::Decide(_), Some(Stored::Committed(true, _))) => {}
+            (Request::Decide(_), _) => self.decide_anew(who),
         }
     }
 

@@ -76,6 +76,13 @@ impl World {
         self.happens(until, Happens::Turns { id, to: NodeState::Live });
     }
 
+    /// The same after so many L, for long enough that its leaders are gone.
+    pub fn drain(&mut self, id: i32, after: u64) {
+        let (at, id) = (after * self.length(), BrokerId(id));
+        self.happens(at, Happens::Turns { id, to: NodeState::Draining });
+        self.happens(at + 4 * self.length(), Happens::Turns { id, to: NodeState::Live });
+    }
+
     /// How many partitions have a leader that opened.
     pub fn led(&self) -> usize {
         let found = self.store.iter().filter(|(key, _)| matches!(Key::parse(key), Some(Key::Partition(_))));

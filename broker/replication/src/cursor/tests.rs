@@ -1,5 +1,6 @@
 //! Stories of one cursor.
 
+use felix_protocol::generation_map::GenerationMap;
 use felix_protocol::ids::Uuid;
 
 use super::*;
@@ -108,6 +109,17 @@ fn a_rebuild_is_paced_and_gives_its_slot_back_when_level() {
     let actions = cursor.step(stored(6, 3, 20), at(62));
     assert!(actions.contains(&Action::ReleaseSlot { completed: true }), "{actions:?}");
     assert!(!cursor.is_rebuilding());
+}
+
+#[test]
+fn a_header_says_from_where_on_its_map_is_whole() {
+    let entries = [(1, 0), (3, 6), (8, 9)].map(|(number, first)| (generation(number), first)).to_vec();
+    let map = GenerationMap::from_entries(entries.clone()).unwrap();
+    assert_eq!(HeaderMap::Newest.of(&map, 64), (entries.clone(), Generation::ZERO));
+    assert_eq!(HeaderMap::Newest.of(&map, 2), (entries[1..].to_vec(), generation(3)));
+    assert_eq!(HeaderMap::Since(generation(2)).of(&map, 2), (entries[1..].to_vec(), generation(2)));
+    assert_eq!(HeaderMap::Since(generation(1)).of(&map, 2), (entries, Generation::ZERO));
+    assert_eq!(HeaderMap::Newest.of(&GenerationMap::default(), 2), (Vec::new(), Generation::ZERO));
 }
 
 #[test]

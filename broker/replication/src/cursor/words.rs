@@ -1,5 +1,6 @@
 //! What a cursor is told, and what it wants done.
 
+use felix_protocol::generation_map::GenerationMap;
 use felix_protocol::ids::{Generation, LogId, Offset};
 use felix_protocol::peer::ship::Said;
 
@@ -100,6 +101,26 @@ pub enum HeaderMap {
 
 /// Entries of the map in a first header.
 pub const HEADER_ENTRIES: usize = 64;
+
+impl HeaderMap {
+    /// The entries that the header carries of `map`, and the generation from which on they are all that there are. `newest`: how
+    /// many a first header has ([`HEADER_ENTRIES`]).
+    pub fn of(self, map: &GenerationMap, newest: usize) -> (Vec<(Generation, Offset)>, Generation) {
+        let entries = match self {
+            HeaderMap::Newest => map.newest(newest),
+            HeaderMap::Since(oldest) => map.since(oldest),
+        };
+        if entries.len() == map.entries().len() {
+            return (entries.to_vec(), Generation::ZERO);
+        }
+        // Asked for all since a generation that this log never had, the answer is complete from there, not from the next one.
+        let complete_from = match self {
+            HeaderMap::Newest => entries.first().map_or(Generation::ZERO, |(oldest, _)| *oldest),
+            HeaderMap::Since(oldest) => oldest,
+        };
+        (entries.to_vec(), complete_from)
+    }
+}
 
 /// One thing to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

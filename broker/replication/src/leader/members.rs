@@ -203,7 +203,7 @@ impl Members {
 
     pub fn halted(&mut self, pair: Pair) {
         if let Some(follower) = self.followers.get_mut(&pair.broker) {
-            follower.halted = true;
+            (follower.pair, follower.halted) = (pair, true);
         } else {
             let halted = Pacing {
                 pair,

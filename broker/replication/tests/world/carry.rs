@@ -182,15 +182,8 @@ impl<R: Rules> World<R> {
             disk.records.range(from..).take(most).map(|(offset, value)| (*offset, *value)).collect();
         let next = records.last().map_or(if most > 0 { disk.end } else { from }, |(offset, _)| offset + 1);
         let header = header.map(|map| {
-            let entries = match map {
-                // Short ones, so that more has to be asked for.
-                HeaderMap::Newest => disk.map.newest(2),
-                HeaderMap::Since(oldest) => disk.map.since(oldest),
-            };
-            let shortened = entries.len() < disk.map.entries().len();
-            let complete_from =
-                entries.first().filter(|_| shortened).map_or(Generation::ZERO, |first| first.0);
-            let (entries, base) = (entries.to_vec(), disk.start);
+            // Short ones, so that more has to be asked for.
+            let ((entries, complete_from), base) = (map.of(&disk.map, 2), disk.start);
             TenureHeader { begins: leading.begins, base, entries, complete_from, unclean_at: None }
         });
         let batches = records.iter().map(|(offset, value)| BatchFacts {

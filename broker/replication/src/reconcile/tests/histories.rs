@@ -161,9 +161,11 @@ impl World {
         let source = self.copies[self.leader].clone();
         let copy = &mut self.copies[to];
         let mut known = source.map.newest(entries);
-        for _ in 0..2 {
+        let mut asked = None;
+        for _ in 0..3 {
             let shortened = known.len() < source.map.entries().len();
-            let complete_from = known.first().filter(|_| shortened).map_or(Generation::ZERO, |first| first.0);
+            let oldest = asked.or_else(|| known.first().map(|first| first.0));
+            let complete_from = oldest.filter(|_| shortened).unwrap_or(Generation::ZERO);
             let offer = Offer {
                 generation: self.generation,
                 begins: self.begins,
@@ -182,6 +184,10 @@ impl World {
             };
             match (self.rule)(&offer, &held) {
                 Verdict::NeedMap(oldest) => {
+                    if asked == Some(oldest) {
+                        return Err(format!("the map since {oldest} is asked for twice"));
+                    }
+                    asked = Some(oldest);
                     known = source.map.since(oldest);
                     continue;
                 }

@@ -67,8 +67,8 @@ pub enum Verdict {
         /// Where its mark stands: lower than before only across an accepted loss.
         mark: Offset,
     },
-    /// No generation of the entries that were sent is known here, and older ones were left out (T5): all since this one
-    /// are needed.
+    /// No generation of the entries that were sent is known here, and older ones were left out (T5), or ones that tell of what is
+    /// to be copied: all since this one are needed.
     NeedMap(Generation),
     /// The leader no longer holds what comes next.
     NeedsBootstrap,
@@ -92,6 +92,11 @@ pub fn reconcile(offer: &Offer<'_>, held: &Held<'_>) -> Verdict {
     }
     if shared < offer.base || shared < held.log_start {
         return Verdict::NeedsBootstrap;
+    }
+    // What is copied from here on is known by the leader's map alone where compaction left no record of a generation.
+    let omitted = offer.complete_from > Generation::ZERO;
+    if omitted && offer.entries.first().is_none_or(|(_, first)| *first > shared) {
+        return Verdict::NeedMap(Generation::ZERO);
     }
     Verdict::Keep { to: shared, mark: held.mark.min(shared) }
 }

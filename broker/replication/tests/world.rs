@@ -46,7 +46,7 @@ fn play<R: Rules>(seed: u64, heal: bool) -> Result<run::Figures, String> {
         world.step().map_err(|broken| format!("seed {seed}, step {step}: {broken}"))?;
     }
     if heal {
-        world.heal().map_err(|broken| format!("seed {seed}, healing: {broken}"))?;
+        world.heal().map_err(|broken| format!("seed {seed}, healing: {broken}\n{}", world.portrait()))?;
     }
     Ok(world.figures)
 }

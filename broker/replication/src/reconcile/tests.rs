@@ -146,7 +146,13 @@ fn omitted_entries_are_asked_for_only_when_they_matter() {
     assert_eq!(rule(leader, "1:0 2:10 end 15 mark 10"), "need the map since 1");
     assert_eq!(rule("at 9 1:0 2:10 5:20 8:30 end 40", "1:0 2:10 end 15 mark 10"), "keep 15, mark 10");
     // All that the follower knows was sent, and none of it is the leader's.
-    assert_eq!(rule(leader, "6:0 end 15 mark 0"), "keep 0, mark 0");
+    assert_eq!(
+        rule(leader, "6:0 end 15 mark 0"),
+        "need the map since 0",
+        "to copy what is older, it takes the map"
+    );
+    assert_eq!(rule(leader, "end 0"), "need the map since 0");
+    assert_eq!(rule("at 9 5:20 8:30 start 20 end 40 since 5", "start 20 end 20 mark 20"), "keep 20, mark 20");
     assert_eq!(rule(leader, "6:0 end 15 mark 3"), "below mark");
 }
 

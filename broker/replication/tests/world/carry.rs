@@ -318,7 +318,9 @@ impl<R: Rules> World<R> {
                 }
                 follower::Action::AdvanceStart { start } => node.disk.advance_start(start),
                 follower::Action::Halt(reason @ (HaltReason::Diverged | HaltReason::BelowMark)) => {
-                    self.broken = Some(format!("broker {id} halts as {reason}, though nobody did wrong"));
+                    let core = following.follower.core();
+                    self.broken =
+                        Some(format!("broker {id} halts as {reason}, though nobody did wrong: {core:?}"));
                 }
                 follower::Action::Halt(_) | follower::Action::Resume => {}
                 follower::Action::Answer { token, reply } => {

@@ -60,7 +60,7 @@ impl<R: Rules> World<R> {
     }
 
     /// Everything as it stands.
-    fn portrait(&self) -> String {
+    pub fn portrait(&self) -> String {
         let states: Vec<String> = self
             .nodes
             .iter()

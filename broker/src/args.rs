@@ -17,10 +17,12 @@ use thiserror::Error;
 
 mod endpoint;
 mod etcd;
+mod internal;
 mod operate;
 
 pub use endpoint::{Endpoint, parse_endpoints};
 pub use etcd::EtcdSettings;
+pub use internal::InternalSettings;
 pub use operate::{Act, RecoverAction, StatusAction};
 
 /// Where a value came from, for messages.
@@ -135,6 +137,8 @@ pub struct Settings {
     pub lease: Duration,
     /// The control store, where it is not in the data directory.
     pub etcd: Option<EtcdSettings>,
+    /// Where other brokers connect, if there can be any.
+    pub internal: Option<InternalSettings>,
     /// Broker configs by Kafka's names, those that a flag means too included.
     pub fixed: StaticConfig,
     /// What was given and has no effect, with why.
@@ -433,6 +437,8 @@ fn check(
             .map(Duration::from_millis)
             .ok_or_else(|| "must be a whole number of milliseconds from 500 to 60000".to_owned())
     })?;
+    let etcd = etcd::settings(values)?;
+    let internal = internal::settings(values, etcd.as_ref(), &listeners)?;
     let rack = values.parse("rack", |text| Ok(text.to_owned()))?.filter(|rack| !rack.is_empty());
     Ok(Settings {
         node_id: node_id.unwrap_or(1),
@@ -442,7 +448,8 @@ fn check(
         rack,
         metrics_bind: metrics_bind.unwrap_or_else(|| ("127.0.0.1".to_owned(), 9644)),
         lease: lease.unwrap_or(Duration::from_secs(2)),
-        etcd: etcd::settings(values)?,
+        etcd,
+        internal,
         fixed,
         without_effect,
     })

@@ -5,6 +5,9 @@
 //! never needs more of the second while it holds some, so the wait always ends; for the first see [`Receiving`].
 //! Answers have a third, for which no consumer waits: see [`answers`]. Requests that take long, or whose answers may be
 //! many times their size, take [`turns`].
+//!
+//! What other brokers send is paid from a purse of its own: a client's write may hold memory here until another broker
+//! has taken it, so that two brokers would wait for each other if both purses were one.
 
 pub mod answers;
 pub mod turns;
@@ -26,6 +29,7 @@ pub struct Budget {
     working: Purse,
     answers: Answers,
     turns: Turns,
+    peers: Receiving,
 }
 
 /// Some memory, given back when dropped.
@@ -58,16 +62,22 @@ impl Budget {
     pub fn new(receiving: usize, working: usize, answers: usize) -> Budget {
         let answers = Answers::new(answers);
         Budget {
-            receiving: Receiving { purse: Purse::new(receiving), last: Purse::new(1) },
+            receiving: Receiving::new(receiving as u64),
             working: Purse::new(working),
             turns: Turns::new(answers.clone()),
             answers,
+            peers: Receiving::new((memory() / 16).clamp(64 << 20, 512 << 20)),
         }
     }
 
     /// For frames that are being received.
     pub fn receiving(&self) -> &Receiving {
         &self.receiving
+    }
+
+    /// For frames of other brokers.
+    pub fn peers(&self) -> &Receiving {
+        &self.peers
     }
 
     /// For requests that are being decoded and answered.
@@ -110,6 +120,12 @@ pub struct Paid {
 pub type PaidLater = std::pin::Pin<Box<dyn Future<Output = Paid> + Send>>;
 
 impl Receiving {
+    /// So many bytes.
+    pub fn new(bytes: u64) -> Receiving {
+        let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
+        Receiving { purse: Purse::new(bytes), last: Purse::new(1) }
+    }
+
     /// Whether `paid` covers `bytes`; pays what is missing, if it is free.
     pub fn pay(&self, paid: &mut Paid, bytes: usize) -> bool {
         if paid.bytes >= bytes || paid.last.is_some() {

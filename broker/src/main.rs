@@ -1,8 +1,8 @@
 //! The Felix broker: one binary that Kafka clients and tools can use.
 //!
 //! Modules import to the right only: `main`, `server`, `net`, `handlers` with the `node` they reach, then
-//! `fetching` and `admin`, then `partitions` and `view`, and last `clock`, `tasks`, `budget`,
-//! `metrics` and `wire_code`.
+//! `fetching` and `admin`, then `partitions`, then `peers` and `view`, and last `clock`, `tasks`, `budget`,
+//! `chatter`, `metrics` and `wire_code`.
 
 use std::io::{BufWriter, ErrorKind, IsTerminal, Write};
 use std::path::{Path, PathBuf};
@@ -18,6 +18,7 @@ use args::Action;
 mod admin;
 mod args;
 mod budget;
+mod chatter;
 mod clock;
 mod coordinators;
 mod descriptors;
@@ -29,6 +30,7 @@ mod net;
 mod node;
 mod pages;
 mod partitions;
+mod peers;
 mod quota;
 mod recover;
 mod server;

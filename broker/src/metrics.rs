@@ -198,6 +198,24 @@ table! {
     sessions: IntGauge = "felix_sessions" []
         "Sessions of this process; each after the first because the other brokers ended the one before"
         ? "Was this broker paused or cut off for longer than its lease?";
+    peers_connected: IntGauge = "felix_peers_connected" []
+        "Other brokers that this one has a connection to"
+        ? "Does this broker reach all others?";
+    peers_accepted: IntGauge = "felix_peers_accepted" []
+        "Other brokers that have a connection to this one"
+        ? "Do all others reach this broker?";
+    peer_sent_bytes: IntCounter = "felix_peer_sent_bytes_total" []
+        "Bytes sent to other brokers"
+        ? "How much does replication send?";
+    peer_received_bytes: IntCounter = "felix_peer_received_bytes_total" []
+        "Bytes received from other brokers"
+        ? "How much does replication receive?";
+    peer_requests: IntCounterVec = "felix_peer_requests_total" ["kind", "outcome"]
+        "Requests to other brokers that are over, by kind of frame and by what came of them"
+        ? "Do other brokers answer?";
+    peer_connections_refused: IntCounterVec = "felix_peer_connections_refused_total" ["reason"]
+        "Connections to the internal listener that were closed before a broker was known to speak, by reason"
+        ? "Does somebody else connect to the brokers' own port, or a broker with a wrong certificate?";
     panics: IntGauge = "felix_task_panics" []
         "Tasks and threads that ended in a panic since the start; anything but 0 is a fault of Felix"
         ? "Did a part of the broker break?";

@@ -1,6 +1,5 @@
 //! Sockets: accepting, framing, and the order of answers. Knows nothing of what requests mean.
 
-mod chatter;
 mod connection;
 mod incoming;
 mod listener;
@@ -15,7 +14,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
-use chatter::Chatter;
+use crate::chatter::Chatter;
 
 pub use listener::{Bound, SocketSetup, bind, serve};
 

@@ -23,6 +23,7 @@ mod reconcile;
 mod report;
 mod scrub;
 mod settings;
+mod standing;
 mod steady;
 mod upkeep;
 mod wait;

@@ -38,14 +38,18 @@ use crate::metrics::Metrics;
 use crate::net::{self, Bound, Census, SocketSetup};
 use crate::node::{self, Node};
 use crate::partitions::{self, FetchWait, Following, Isolation, PartitionHandle, Partitions};
+use crate::peers::{self, Peers};
 use crate::quota::Quotas;
 use crate::view::Configs;
-use crate::{http, tasks};
+use crate::{handlers, http, tasks};
 
 mod control;
 mod directory;
+mod internal;
 mod pages;
 mod stop;
+
+use internal::Internal;
 
 pub use control::etcd_ways;
 
@@ -146,6 +150,7 @@ enum End {
 /// What is listened on.
 struct Sockets {
     clients: Vec<Bound>,
+    internal: Option<Internal>,
     http: Bound,
 }
 
@@ -188,11 +193,13 @@ impl Starting {
         }
         let (host, port) = &settings.metrics_bind;
         let http = net::bind("metrics", host, *port, setup).context("metrics-bind")?;
-        Ok(Starting { settings, clock, config, descriptors, dir, sockets: Sockets { clients, http } })
+        let internal = internal::bind(&settings, setup)?;
+        let sockets = Sockets { clients, internal, http };
+        Ok(Starting { settings, clock, config, descriptors, dir, sockets })
     }
 
     async fn start(self) -> Result<(Server, Sockets)> {
-        let Starting { settings, clock, config, descriptors, dir, sockets } = self;
+        let Starting { settings, clock, config, descriptors, dir, mut sockets } = self;
         let id = BrokerId(settings.node_id);
         let boot_id = boot_id()?;
         let identity = directory::identity(&dir)?;
@@ -223,7 +230,7 @@ impl Starting {
             directory_id: directory_id.0,
             boot_id: boot_id.to_string(),
             listeners: advertised(&settings, &sockets.clients),
-            internal: None,
+            internal: sockets.internal.as_ref().map(|internal| internal.told.clone()),
             rack: settings.rack.clone(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
             copies: dir.partitions()?.len(),
@@ -257,9 +264,9 @@ impl Starting {
             flush_seconds: metrics.flush_seconds.clone(),
         };
         let partitions = Partitions::start(setup, &agent)?;
+        let (closing, budget) = (CancellationToken::new(), Budget::of(&config.net));
         let fixed = Arc::new(settings.fixed.values().clone());
         let following = partitions::follow(Arc::clone(&partitions), agent.clone(), fixed)?;
-        let closing = CancellationToken::new();
         let coordinators = Coordinators::start(coordinators::Setup {
             agent: agent.clone(),
             partitions: Arc::clone(&partitions),
@@ -267,6 +274,18 @@ impl Starting {
             clock,
             closing: closing.clone(),
         })?;
+        let internal_address = sockets.internal.as_ref().map(|internal| internal.bound.address);
+        let speaking = sockets.internal.take().map(|internal| {
+            let setup = peers::Setup {
+                directory: Arc::new(agent.clone()),
+                tls: internal.tls,
+                clock,
+                timing: peers::Timing::default(),
+                memory: budget.peers().clone(),
+                figures: peers::Figures::of(&metrics),
+            };
+            handlers::peer::start(setup, internal.bound.into_listener(), &agent, &partitions)
+        });
         let quotas = Arc::new(Quotas::new(&config));
         quotas.follow(agent.clone());
         let node = Arc::new(Node {
@@ -275,7 +294,7 @@ impl Starting {
             descriptors,
             api_metrics: node::api_metrics(&metrics),
             metrics,
-            budget: Budget::of(&config.net),
+            budget,
             closing,
             configs: Configs::new(id, settings.fixed),
             agent,
@@ -288,10 +307,12 @@ impl Starting {
             metadata: parking_lot::Mutex::default(),
         });
         let addresses = sockets.clients.iter().chain([&sockets.http]);
-        let addresses = addresses.map(|bound| format!("{} {}\n", bound.name, bound.address)).collect();
+        let addresses = addresses.map(|bound| format!("{} {}\n", bound.name, bound.address));
+        let internal = internal_address.map(|address| format!("internal {address}\n"));
+        let addresses = addresses.chain(internal).collect();
         let is_shared = settings.etcd.is_some();
         let (ready, census) = (Arc::default(), Arc::default());
-        let server = Server { node, dir, following, addresses, is_shared, ready, census };
+        let server = Server { node, dir, following, peers: speaking, addresses, is_shared, ready, census };
         Ok((server, sockets))
     }
 }
@@ -334,6 +355,8 @@ struct Server {
     node: Arc<Node>,
     dir: DataDir<OsDisk>,
     following: Following,
+    /// The other brokers, where there can be any.
+    peers: Option<Arc<Peers>>,
     addresses: String,
     /// Whether others share the control store: then there may be somebody to hand partitions over to.
     is_shared: bool,

@@ -15,6 +15,7 @@ use felix_cluster::eligible::{self, Declined, Report, Tenure, Unlawful};
 use felix_cluster::keys::Key;
 use felix_cluster::overrides::{self, ConfigTarget, EditRefused};
 use felix_cluster::producer_ids;
+use felix_cluster::promotion::{self, StandingsOf};
 use felix_cluster::registration;
 use felix_cluster::state::{Listener, NodeState, Overrides, Pair, Revision};
 use felix_cluster::topics::{
@@ -32,6 +33,7 @@ use crate::clock::LeaseClock;
 use crate::executor::job::Wanted;
 pub use crate::executor::{Applying, ControlError, LeaseView, Revoked};
 use crate::executor::{Command, Published, Step};
+use crate::inquiry::{self, Inquirer};
 
 mod join;
 mod operate;
@@ -208,6 +210,24 @@ impl Agent {
     /// be one that was created later, and is not to be removed.
     pub fn is_unverified(&self) -> bool {
         self.published.is_unverified() || !self.published.view().is_confirmed()
+    }
+
+    /// Has brokers asked about their copies by that from now on, where that decides who is promoted. Only the first counts.
+    pub fn ask_by(&self, inquirer: Arc<dyn Inquirer>) {
+        let _ = self.published.inquirer().set(inquirer);
+    }
+
+    /// What brokers say of copies of these partitions, of which any may be promoted if loss is allowed. Silence is left
+    /// out.
+    pub async fn standings(&self, partitions: &BTreeSet<PartitionId>) -> StandingsOf {
+        let Some(inquirer) = self.published.inquirer().get().cloned() else { return StandingsOf::new() };
+        let view = self.view();
+        let asked = partitions.iter().filter_map(|id| {
+            let state = &view.partition(id)?.state;
+            let led = state.leader.is_some_and(|leader| view.may_lead(leader.broker, leader.session));
+            (!led).then(|| (*id, promotion::to_ask(&view, state, true)))
+        });
+        inquirer.ask(inquiry::by_broker(&asked.collect()), inquiry::PATIENCE).await
     }
 
     /// Waits until the control side has ended; says why, if nobody asked it to. Then nothing can be decided any

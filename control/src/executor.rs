@@ -13,7 +13,6 @@ use felix_cluster::controller::Controller;
 use felix_cluster::decision::{Change, Decision, Write};
 use felix_cluster::heartbeat::Lost;
 use felix_cluster::keys::Key;
-use felix_cluster::promotion::Standings;
 use felix_cluster::relist;
 use felix_cluster::state::Revision;
 use felix_cluster::view::View;
@@ -28,6 +27,7 @@ pub(crate) mod job;
 mod published;
 mod round;
 mod sessions;
+mod turn;
 
 pub(crate) use job::{Job, Step};
 pub(crate) use published::Published;
@@ -36,6 +36,7 @@ pub(crate) use sessions::Sessions;
 
 use job::guarded;
 use round::Round;
+use turn::Asked;
 
 /// How long to wait before looking at a store again that did not answer.
 const RETRY: Duration = Duration::from_millis(500);
@@ -125,6 +126,7 @@ pub(crate) struct Executor<S: Store> {
     epoch: u64,
     controller: Controller,
     published: Arc<Published>,
+    asked: Asked,
     jobs: Vec<Box<dyn Job>>,
     /// Where others share the store.
     sessions: Option<Sessions>,
@@ -141,6 +143,7 @@ impl<S: Store> Executor<S> {
             epoch: 0,
             controller: Controller::default(),
             published,
+            asked: Asked::default(),
             jobs: Vec::new(),
             sessions: None,
             membership: None,
@@ -338,7 +341,11 @@ impl<S: Store> Executor<S> {
                     return Ok(());
                 }
             }
-            let round = self.gather();
+            let is_turn = self.is_controllers_turn();
+            if is_turn {
+                self.inquire().await;
+            }
+            let round = self.gather(is_turn);
             self.publish();
             if round.decisions.is_empty() {
                 return Ok(());
@@ -366,8 +373,9 @@ impl<S: Store> Executor<S> {
         }
     }
 
-    /// The next transaction: the controller's decisions and the jobs', as many as fit, no key written twice.
-    fn gather(&mut self) -> Round {
+    /// The next transaction: the controller's decisions, if it is its turn, and the jobs', as many as fit, no key written
+    /// twice.
+    fn gather(&mut self, is_turn: bool) -> Round {
         let limit = self.store.batch_limit();
         let mut round =
             Round { slots: limit.decisions, room: limit.operations, bytes: limit.bytes, ..Round::default() };
@@ -380,14 +388,8 @@ impl<S: Store> Executor<S> {
         // Jobs must not starve behind a long list of promotions.
         let most = (limit.operations / CONTROLLER_OPERATIONS).min(limit.decisions);
         let share = if self.jobs.is_empty() { most } else { most / 2 };
-        let standings = Standings::new();
-        if let Some(sessions) = &self.sessions {
-            self.controller.tick(&self.view, sessions.clock.now());
-        }
-        let is_quiet = self.controller.is_quiet();
-        let sessions = self.sessions.as_mut();
-        if sessions.is_none_or(|sessions| sessions.is_controllers_turn(&self.view, is_quiet)) {
-            for decision in self.controller.decide(&self.view, &standings, share.max(1)) {
+        if is_turn {
+            for decision in self.controller.decide(&self.view, self.asked.standings(), share.max(1)) {
                 round.take(decision);
             }
         }

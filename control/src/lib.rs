@@ -8,6 +8,7 @@ pub mod agent;
 mod beats;
 pub mod clock;
 pub mod executor;
+pub mod inquiry;
 mod membership;
 mod past;
 pub mod recovery;

@@ -72,6 +72,22 @@ pub enum Message {
     StandingAnswers(StandingAnswers),
 }
 
+impl Message {
+    /// The number of its kind.
+    pub fn kind(&self) -> u16 {
+        match self {
+            Message::Hello(_) => kind::HELLO,
+            Message::UnsupportedKind(_) => kind::UNSUPPORTED,
+            Message::Ship(_) => kind::SHIP,
+            Message::Answers(_) => kind::ANSWERS,
+            Message::Bootstrap(_) => kind::BOOTSTRAP,
+            Message::Rebuild(_) => kind::REBUILD,
+            Message::StandingQuery(_) => kind::STANDING_QUERY,
+            Message::StandingAnswers(_) => kind::STANDING_ANSWERS,
+        }
+    }
+}
+
 /// A frame that was taken in.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Received {
@@ -106,16 +122,7 @@ pub fn encode(correlation: u64, message: &Message) -> Result<Vec<Bytes>, PeerErr
 }
 
 fn written(correlation: u64, message: &Message, mut out: Out) -> Result<Vec<Bytes>, PeerError> {
-    out.u16(match message {
-        Message::Hello(_) => kind::HELLO,
-        Message::UnsupportedKind(_) => kind::UNSUPPORTED,
-        Message::Ship(_) => kind::SHIP,
-        Message::Answers(_) => kind::ANSWERS,
-        Message::Bootstrap(_) => kind::BOOTSTRAP,
-        Message::Rebuild(_) => kind::REBUILD,
-        Message::StandingQuery(_) => kind::STANDING_QUERY,
-        Message::StandingAnswers(_) => kind::STANDING_ANSWERS,
-    });
+    out.u16(message.kind());
     out.u64(correlation);
     match message {
         Message::Hello(hello) => hello.put(&mut out)?,

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use felix_protocol::batch::BatchHeader;
 use felix_protocol::ids::{Generation, Offset, PartitionId};
+use felix_protocol::peer::standing::Standing;
 use felix_protocol::time::{Clock, MonoTime};
 use felix_replication::eligible::{KeyState, Pair};
 use felix_replication::event::{Event, ReportAnswer};
@@ -124,6 +125,17 @@ impl<D: Disk, C: Clock, W> Copy<D, C, W> {
     /// This copy's identity.
     pub fn own(&self) -> Pair {
         self.own
+    }
+
+    /// How far it is, for whoever looks for somebody to lead.
+    pub fn standing(&self) -> Standing {
+        Standing {
+            partition: self.id,
+            log: Some(self.own.log),
+            accepted: self.row.accepted,
+            end: self.config.flush.counted(self.log.durable(), self.log.end()),
+            doubt: self.halted.is_some(),
+        }
     }
 
     /// Why the copy has stopped for good.

@@ -94,3 +94,9 @@ pub fn split_plain(text: &str) -> Result<(&str, u16), String> {
         Some(_) | None => Err("must be host:port, e.g. 127.0.0.1:9644".to_owned()),
     }
 }
+
+/// Whether only this machine can connect to that host. A name other than the usual one may be anybody's.
+pub fn is_loopback(host: &str) -> bool {
+    host.eq_ignore_ascii_case("localhost")
+        || host.parse::<std::net::IpAddr>().is_ok_and(|address| address.to_canonical().is_loopback())
+}

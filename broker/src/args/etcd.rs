@@ -62,7 +62,7 @@ fn prefix(text: &str) -> Result<String, String> {
     if is_one { Ok(text.to_owned()) } else { Err(allowed.to_owned()) }
 }
 
-fn read(path: &str) -> Result<Vec<u8>, String> {
+pub(super) fn read(path: &str) -> Result<Vec<u8>, String> {
     std::fs::read(path).map_err(|error| format!("must be a file that can be read: {error}"))
 }
 

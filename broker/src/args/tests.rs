@@ -76,6 +76,35 @@ fn etcd_comes_with_all_it_wants_to_see() {
 }
 
 #[test]
+fn brokers_find_each_other_only_where_there_can_be_several() {
+    let run = |arguments: &[&str]| run(arguments, &[]);
+    assert_eq!(run(&["--internal-listener", "127.0.0.1:1"]).unwrap().internal, None);
+    let given = run(&["--etcd", "a:1"]).unwrap().internal.unwrap();
+    assert_eq!((given.host.as_str(), given.port, given.is_default), ("127.0.0.1", 9192, true));
+    let files = file("PEM");
+    let path = files.path().to_str().unwrap();
+    let secure = ["--internal-tls-cert", path, "--internal-tls-key", path, "--internal-tls-ca", path];
+    let secure = secure.as_slice();
+    let open = ["--etcd", "a:1", "--listeners", "PLAINTEXT://:9092"].as_slice();
+    let there = ["--internal-listener", "10.0.0.1:7", "--internal-advertise", "b:8"].as_slice();
+    let given = run(&[open, there, secure].concat()).unwrap().internal.unwrap();
+    assert_eq!((given.host.as_str(), given.port, given.is_default), ("10.0.0.1", 7, false));
+    assert_eq!(given.advertised, Some(("b".to_owned(), 8)));
+    assert!(given.tls.is_some() && !format!("{given:?}").contains("PEM"));
+    assert!(run(&[open, there, &["--internal-plaintext", "true"]].concat()).is_ok());
+    let say = |arguments: &[&[&str]]| run(&arguments.concat()).unwrap_err().to_string();
+    let apart = say(&[open]);
+    assert!(apart.starts_with("internal-listener = \"127.0.0.1:9192\" (from the default): "), "{apart}");
+    let plain = say(&[open, there]);
+    assert!(plain.contains("taken for a broker") && plain.contains("--internal-plaintext"), "{plain}");
+    let half = say(&[open, there, &secure[..4]]);
+    assert!(half.ends_with("must be given together with --internal-tls-ca"), "{half}");
+    assert!(say(&[open, &["--internal-plaintext", "yes"]]).contains("true or false"));
+    assert!(say(&[open, &["--internal-advertise", "0.0.0.0:1"]]).contains("cannot connect"));
+    assert!(say(&[open, &["--internal-listener", "nowhere"]]).contains("host:port"));
+}
+
+#[test]
 fn flags_may_stand_on_both_sides_of_serve() {
     let arguments = [
         "--node-id",

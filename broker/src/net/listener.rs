@@ -41,6 +41,13 @@ pub struct BindError {
     error: io::Error,
 }
 
+impl BindError {
+    /// Whether somebody else listens there.
+    pub fn is_in_use(&self) -> bool {
+        self.error.kind() == io::ErrorKind::AddrInUse
+    }
+}
+
 /// How a listener's socket is set up. What is `None` is left to the system.
 #[derive(Clone, Copy, Debug)]
 pub struct SocketSetup {

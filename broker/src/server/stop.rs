@@ -59,7 +59,7 @@ impl Server {
         }
         self.node.closing.cancel();
         self.last_answers().await;
-        let Server { node, following, is_shared, .. } = self;
+        let Server { node, following, peers, is_shared, .. } = self;
         // What the disk holds is unknown after trouble: then nothing is noted as clean.
         let clean = matches!(end, End::Asked);
         let partitions = Arc::clone(&node.partitions);
@@ -72,6 +72,10 @@ impl Server {
         });
         // A panic was logged and counted where it happened.
         let _ = stopped.await;
+        // Until here others may have asked how far the copies are, or what they lack.
+        if let Some(peers) = peers {
+            peers.stop();
+        }
         if let Err(error) = node.agent.stop().await {
             tracing::warn!(%error, "the session's end could not be noted");
         }

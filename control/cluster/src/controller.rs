@@ -6,10 +6,10 @@
 //! decide, nothing is written. Time comes with [`Controller::tick`]: a leader that does not open, or does not resign
 //! when asked, is given up after L.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use felix_protocol::ids::{PartitionId, TopicId};
+use felix_protocol::ids::{BrokerId, PartitionId, TopicId};
 use felix_protocol::time::MonoTime;
 use waits::{Until, Waits};
 
@@ -17,7 +17,7 @@ use crate::decision::Decision;
 use crate::keys::Key;
 use crate::moves::{self, Wanted};
 use crate::placement::Loads;
-use crate::promotion::{self, Next, Standings};
+use crate::promotion::{self, Next, Standings, StandingsOf};
 use crate::reassign::{self, Progress};
 use crate::state::{Leader, Partition};
 use crate::view::{Changes, PartitionView, TopicView, View};
@@ -99,9 +99,35 @@ impl Controller {
         self.dirty.is_empty() && !self.moves_due
     }
 
+    /// Whose word is needed for what is to be decided now, of the partitions that `is_known` does not know: brokers by
+    /// partition, nobody where there is nothing to ask. Time must have been told ([`Controller::tick`]).
+    pub fn to_ask(
+        &mut self,
+        view: &View,
+        is_known: impl Fn(&PartitionId) -> bool,
+    ) -> BTreeMap<PartitionId, BTreeSet<BrokerId>> {
+        let mut asked = BTreeMap::new();
+        for id in self.dirty.iter().filter(|id| !is_known(id)) {
+            let (Some(topic), Some(partition)) = (view.topic(&id.topic), view.partition(id)) else {
+                continue;
+            };
+            let state = &partition.state;
+            let unclean = unclean_allowed(view, topic);
+            let is_due = match state.leader {
+                Some(leader) if view.may_lead(leader.broker, leader.session) => {
+                    !state.opened() && self.waits.is_overdue(*id, &leader)
+                }
+                Some(_) | None => true,
+            };
+            let whom = if is_due { promotion::to_ask(view, state, unclean) } else { BTreeSet::new() };
+            asked.insert(*id, whom);
+        }
+        asked
+    }
+
     /// What is to be decided now, at most `limit` decisions. Each partition is looked at once; a lost compare
     /// means that something changed, and that is noted again.
-    pub fn decide(&mut self, view: &View, standings: &Standings, limit: usize) -> Vec<Decision> {
+    pub fn decide(&mut self, view: &View, standings: &StandingsOf, limit: usize) -> Vec<Decision> {
         let mut loads = None;
         let mut decisions = Vec::new();
         while decisions.len() < limit {
@@ -124,9 +150,11 @@ impl Controller {
         &mut self,
         view: &View,
         id: PartitionId,
-        standings: &Standings,
+        standings: &StandingsOf,
         loads: &mut Option<Loads>,
     ) -> Option<Decision> {
+        let silent = Standings::new();
+        let standings = standings.get(&id).unwrap_or(&silent);
         match (view.topic(&id.topic), view.partition(&id)) {
             (Some(topic), None) => place(view, topic, id, loads),
             (Some(topic), Some(partition)) => self.look_at(view, topic, partition, standings),

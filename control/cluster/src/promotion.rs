@@ -6,7 +6,7 @@
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
-use felix_protocol::ids::{BrokerId, Generation, LogId, Offset};
+use felix_protocol::ids::{BrokerId, Generation, LogId, Offset, PartitionId};
 
 use crate::decision::Decision;
 use crate::keys::Key;
@@ -28,6 +28,9 @@ pub struct Standing {
 
 /// What the candidates said; one that is silent is not in it and ranks last.
 pub type Standings = BTreeMap<BrokerId, Standing>;
+
+/// The same of several partitions.
+pub type StandingsOf = BTreeMap<PartitionId, Standings>;
 
 /// The answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -74,6 +77,26 @@ pub fn next(view: &View, partition: &Partition, standings: &Standings, unclean_a
     }
     // An operator's choice waits for its broker.
     if chosen.is_some() { Next::Keep } else { Next::Nobody }
+}
+
+/// Whose word on their copies decides who leads next; nobody's where there is no choice.
+pub fn to_ask(view: &View, partition: &Partition, unclean_allowed: bool) -> BTreeSet<BrokerId> {
+    let lives = |id: &BrokerId| partition.replicas.contains(id) && seat(view, *id, None).is_some();
+    let named = partition
+        .resigned
+        .as_ref()
+        .is_some_and(|resigned| resigned.pairs.iter().any(|pair| lives(&pair.broker)));
+    if partition.untouched() || named {
+        return BTreeSet::new();
+    }
+    let candidates: BTreeSet<BrokerId> =
+        partition.promotable().iter().map(|pair| pair.broker).filter(lives).collect();
+    match candidates.len() {
+        // Without anybody who holds everything it matters which copy there is, even if it is the only one.
+        0 if unclean_allowed => partition.replicas.iter().copied().filter(lives).collect(),
+        0 | 1 => BTreeSet::new(),
+        _ => candidates,
+    }
 }
 
 /// Answers for a partition whose leader lives but has not opened, or is to be replaced by someone in particular: the best

@@ -12,7 +12,7 @@ use crate::heartbeat;
 use crate::invariants::{check_partition, check_step};
 use crate::keys::Key;
 use crate::moves;
-use crate::promotion::Standings;
+use crate::promotion::StandingsOf;
 use crate::registration::{self, Past};
 use crate::state::{Beat, Node, NodeState, Pair, Partition, Resigned, Revision, decode};
 use crate::topics::{self, CreateRefused, CreatedTopic, NewTopic};
@@ -217,7 +217,7 @@ impl World {
     pub(crate) fn settle(&mut self) -> usize {
         let mut landed = 0;
         for _ in 0..1000 {
-            let decisions = self.controller.decide(&self.view.clone(), &Standings::new(), 7);
+            let decisions = self.controller.decide(&self.view.clone(), &StandingsOf::new(), 7);
             if decisions.is_empty() && self.controller.is_quiet() {
                 return landed;
             }

@@ -13,6 +13,8 @@ use felix_protocol::time::MonoTime;
 use parking_lot::Mutex;
 use tokio::sync::watch;
 
+use crate::inquiry::Inquirer;
+
 /// The session is over: no renewal brings its lease back.
 const ENDED: u64 = 0;
 /// Registered, but no beat was confirmed yet. Before every time point, so it permits nothing.
@@ -33,6 +35,8 @@ pub(crate) struct Published {
     ended: watch::Sender<bool>,
     /// Whether the store may have gone back unnoticed.
     unverified: AtomicBool,
+    /// How brokers are asked about their copies, once that is possible.
+    inquirer: OnceLock<Arc<dyn Inquirer>>,
     /// Each node's newest beat: when it was written, and heard of.
     heard: Mutex<BTreeMap<BrokerId, (Revision, MonoTime)>>,
 }
@@ -143,6 +147,7 @@ impl Published {
             failure: OnceLock::new(),
             ended: watch::Sender::new(false),
             unverified: AtomicBool::new(false),
+            inquirer: OnceLock::new(),
             heard: Mutex::default(),
         })
     }
@@ -209,6 +214,10 @@ impl Published {
 
     pub(crate) fn heard(&self) -> BTreeMap<BrokerId, MonoTime> {
         self.heard.lock().iter().map(|(node, (_, at))| (*node, *at)).collect()
+    }
+
+    pub(crate) fn inquirer(&self) -> &OnceLock<Arc<dyn Inquirer>> {
+        &self.inquirer
     }
 
     pub(crate) fn set_unverified(&self, unverified: bool) {

@@ -1,16 +1,20 @@
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use felix_cluster::invariants::check_view;
+use felix_cluster::promotion::{Standing, StandingsOf};
 use felix_cluster::registration;
-use felix_cluster::state::{Node, NodeState};
+use felix_cluster::state::{Node, NodeState, Pair, Partition, Topic};
 use felix_cluster::topics::{self, NewTopic};
-use felix_protocol::ids::{BrokerId, SessionId, TopicId, Uuid};
+use felix_protocol::ids::{BrokerId, Generation, LogId, PartitionId, SessionId, TopicId, Uuid};
 use felix_storage::disk::mem::MemDisk;
+use parking_lot::Mutex;
 use proptest::prelude::*;
 use tokio::sync::oneshot;
 
 use super::*;
 use crate::executor::job::Wanted;
+use crate::inquiry::{Inquirer, Told};
 use crate::store::embedded::{Embedded, EmbeddedWatch};
 use crate::store::memory::{Fate, Server};
 use crate::store::{After, BatchLimit, Committed, Entry, Exchanged, Page, Position};
@@ -232,5 +236,69 @@ fn an_outcome_that_is_read_back_has_its_own_revision() {
         let found = other.get(&Key::Features.to_string()).await.unwrap().unwrap();
         assert_eq!(from.await.unwrap(), Ok(found.revision));
         assert!(executor.view().revision() > found.revision);
+    });
+}
+
+/// Partitions by the broker that was asked about them.
+type Questions = BTreeMap<BrokerId, Vec<PartitionId>>;
+
+/// Brokers that say where their copies end.
+struct Ends {
+    log: LogId,
+    ends: BTreeMap<BrokerId, i64>,
+    asked: Arc<Mutex<Vec<Questions>>>,
+}
+
+impl Inquirer for Ends {
+    fn ask(&self, questions: Questions, _within: Duration) -> Told {
+        let mut told = StandingsOf::new();
+        for (broker, partitions) in &questions {
+            let Some(end) = self.ends.get(broker).copied() else { continue };
+            let standing = Standing { log: self.log, accepted: Generation::ZERO, end, doubt: false };
+            for id in partitions {
+                told.entry(*id).or_default().insert(*broker, standing);
+            }
+        }
+        self.asked.lock().push(questions);
+        Box::pin(std::future::ready(told))
+    }
+}
+
+#[test]
+fn brokers_are_asked_once_about_all_partitions_together_and_the_one_furthest_ahead_leads() {
+    block_on(async {
+        let mut executor = entered(Vec::new()).await;
+        let log = LogId(Uuid::from_u128(7));
+        let mut partition = Partition::placed([1, 2, 3].map(BrokerId).to_vec());
+        partition.eligible = [1, 2, 3].map(|id| Pair { broker: BrokerId(id), log }).into();
+        partition.last = felix_cluster::state::Last::Nobody;
+        let id = TopicId::random();
+        let topic = Topic {
+            name: "many".to_owned(),
+            partitions: 30,
+            replication_factor: 3,
+            overrides: Default::default(),
+            assignments: Default::default(),
+        };
+        let mut decision = Decision::new().put(Key::Topic(id), &topic);
+        for broker in [2, 3] {
+            decision = decision.put(Key::Node(BrokerId(broker)), &node(1));
+        }
+        executor.store.inner.commit(&[decision]).await.unwrap();
+        for index in 0..30 {
+            let key = Key::Partition(PartitionId { topic: id, index });
+            executor.store.inner.commit(&[Decision::new().put(key, &partition)]).await.unwrap();
+        }
+        let asked = Arc::default();
+        let ends = [(BrokerId(1), 5), (BrokerId(3), 9)].into();
+        let ends = Ends { log, ends, asked: Arc::clone(&asked) };
+        assert!(executor.published.inquirer().set(Arc::new(ends)).is_ok());
+        executor.watch = None;
+        settle(&mut executor).await;
+        let led: Vec<_> = executor.view().partitions().map(|it| it.state.leader.unwrap().broker.0).collect();
+        assert_eq!(led, [3; 30], "2 is silent, and 1 holds less");
+        let asked = asked.lock();
+        assert_eq!(asked.len(), 1, "all at once");
+        assert!(asked[0].values().all(|partitions| partitions.len() == 30) && asked[0].len() == 3);
     });
 }

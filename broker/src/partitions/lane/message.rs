@@ -17,6 +17,7 @@ use tokio::sync::oneshot;
 
 use crate::partitions::flusher::Flushed;
 use crate::partitions::lane::compaction::Step;
+use crate::partitions::standing::Gathering;
 use crate::partitions::{LaneCopy, ProducersError, Writer};
 
 /// A closed copy: what is left to flush, and its row.
@@ -46,6 +47,8 @@ pub(crate) enum Message {
         partition: PartitionId,
         answer: oneshot::Sender<Result<Vec<ProducerDescription>, ProducersError>>,
     },
+    /// How far these copies are.
+    Standings { partitions: Vec<PartitionId>, gathering: Arc<Gathering> },
     /// A copy that is ready: the lane owns it from now on, and its tenure begins.
     Adopt { copy: Box<LaneCopy>, key: KeyState },
     /// The lane's copy has durably accepted this generation, and leads at it from now on, under that lease.

@@ -200,6 +200,11 @@ impl State {
                     let _ = answer.send(Ok(slot.copy.describe_producers()));
                 }
             }
+            Message::Standings { partitions, gathering } => {
+                for slot in partitions.iter().filter_map(|partition| self.slots.get(partition)) {
+                    gathering.found(slot.copy.standing());
+                }
+            }
             Message::Adopt { copy, key } => self.adopt(copy, key),
             Message::Lead { partition, generation, lease, key } => {
                 self.work(&partition, |copy, ports| {

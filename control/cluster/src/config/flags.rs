@@ -22,6 +22,7 @@ pub struct Flag {
 }
 
 const NO_PEERS: &str = "brokers do not talk to each other before there are replicas";
+const PEERS: &str = "a node without etcd has no other brokers to talk to";
 const LOCK: &str = "a node without etcd has its lease by the lock on its directory, and a cluster keeps what its first \
                     node wrote";
 
@@ -69,8 +70,8 @@ pub const FLAGS: &[Flag] = &[
         environment: Some("FELIX_INTERNAL_BIND"),
         default: None,
         config: None,
-        state: State::NoEffect(NO_PEERS),
-        help: "Port for other brokers [default: none on a single node]",
+        state: State::Partly(PEERS),
+        help: "Where other brokers connect, and nobody else; port 0 takes a free one [default: none on a single node, 127.0.0.1:9192 with etcd, or a free port where that one is taken]",
     },
     Flag {
         flag: Some("internal-advertise"),
@@ -78,8 +79,44 @@ pub const FLAGS: &[Flag] = &[
         environment: Some("FELIX_INTERNAL_ADVERTISE"),
         default: None,
         config: None,
-        state: State::NoEffect(NO_PEERS),
+        state: State::Partly(PEERS),
         help: "What other brokers dial [default: the internal listener]",
+    },
+    Flag {
+        flag: Some("internal-tls-cert"),
+        value_name: "FILE",
+        environment: Some("FELIX_INTERNAL_TLS_CERT"),
+        default: None,
+        config: None,
+        state: State::Partly(PEERS),
+        help: "Certificate to show to other brokers, PEM, with the DNS name node-N of node N; the key and the authority go with it",
+    },
+    Flag {
+        flag: Some("internal-tls-key"),
+        value_name: "FILE",
+        environment: Some("FELIX_INTERNAL_TLS_KEY"),
+        default: None,
+        config: None,
+        state: State::Partly(PEERS),
+        help: "Private key of that certificate, PEM",
+    },
+    Flag {
+        flag: Some("internal-tls-ca"),
+        value_name: "FILE",
+        environment: Some("FELIX_INTERNAL_TLS_CA"),
+        default: None,
+        config: None,
+        state: State::Partly(PEERS),
+        help: "Authority that all brokers' certificates are signed by, PEM",
+    },
+    Flag {
+        flag: Some("internal-plaintext"),
+        value_name: "BOOLEAN",
+        environment: Some("FELIX_INTERNAL_PLAINTEXT"),
+        default: Some("false"),
+        config: None,
+        state: State::Partly(PEERS),
+        help: "Lets brokers talk without TLS where the internal listener is not on the loopback: everyone who reaches it is believed",
     },
     Flag {
         flag: Some("etcd"),

@@ -215,7 +215,7 @@ impl Cluster {
             Act::Controller { limit } => {
                 let mut controller = Controller::default();
                 controller.note_all(&self.seen[2]);
-                for decision in controller.decide(&self.seen[2], &Standings::new(), *limit) {
+                for decision in controller.decide(&self.seen[2], &StandingsOf::new(), *limit) {
                     self.world.commit(&decision);
                 }
             }

@@ -114,6 +114,31 @@ fn the_one_furthest_ahead_is_named_and_silence_ranks_last() {
 }
 
 #[test]
+fn nobody_is_asked_where_there_is_no_choice() {
+    const NONE: [i32; 0] = [];
+    let asked = |world: &World, id, unclean| {
+        let asked = to_ask(&world.view, world.state(id), unclean);
+        asked.into_iter().map(|broker| broker.0).collect::<Vec<_>>()
+    };
+    let (mut world, id) = three();
+    assert_eq!(asked(&world, id, false), NONE, "nothing was acknowledged yet");
+    open(&mut world, id, 1);
+    assert_eq!(asked(&world, id, false), NONE, "the leader's copy alone");
+    vouch(&mut world, id, &[pair(2, 22), pair(3, 33)]);
+    world.fence(1);
+    assert_eq!(asked(&world, id, false), [2, 3], "the dead one is not asked");
+    world.fence(2);
+    assert_eq!(asked(&world, id, true), NONE, "one that holds everything will do");
+    world.fence(3);
+    assert_eq!(asked(&world, id, true), NONE);
+    let (mut world, id) = three();
+    open(&mut world, id, 1);
+    world.fence(1);
+    assert_eq!(asked(&world, id, false), NONE, "nobody may lead whatever they say");
+    assert_eq!(asked(&world, id, true), [2, 3], "an operator allows a loss: who holds most?");
+}
+
+#[test]
 fn a_suspect_directory_is_not_named() {
     let (mut world, id) = three();
     open(&mut world, id, 1);

@@ -11,7 +11,7 @@ use felix_cluster::decision::Decision;
 use felix_cluster::eligible::{self, Report, Tenure};
 use felix_cluster::keys::Key;
 use felix_cluster::moves;
-use felix_cluster::promotion::Standings;
+use felix_cluster::promotion::StandingsOf;
 use felix_cluster::registration;
 use felix_cluster::revoke::{Revocation, RevokeSet};
 use felix_cluster::state::{Cluster, NodeState, Pair, Partition, Resigned, Topic, TopicName, encode};
@@ -114,7 +114,7 @@ impl World {
             Some(changes) => tenures.controller.note(changes, view),
             None => {
                 tenures.controller.tick(view, now);
-                wanted.extend(tenures.controller.decide(view, &Standings::new(), AT_ONCE));
+                wanted.extend(tenures.controller.decide(view, &StandingsOf::new(), AT_ONCE));
             }
         }
         match session(process) {

@@ -305,5 +305,9 @@ async fn lost_answers_neither_lose_nor_double() {
         assert!(agent.wait_for(LONG, whole).await);
         check_view(&agent.view()).unwrap();
     }
+    // What is left of a script must not befall the stop.
+    for node in &nodes {
+        node.ways.script(&[]);
+    }
     stop_all(agents).await;
 }

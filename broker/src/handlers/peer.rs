@@ -1,0 +1,50 @@
+//! What other brokers ask: one file a kind of request, and the one place that tells them apart.
+//!
+//! Deliberately absent: connections and who may ask ([`crate::peers`]).
+
+use std::sync::Arc;
+
+use felix_control::agent::Agent;
+use felix_protocol::peer::Message;
+use felix_protocol::peer::hello::Hello;
+use tokio::net::TcpListener;
+
+use crate::partitions::Partitions;
+use crate::peers::{Handler, Peers, Reply, Setup};
+use crate::tasks;
+
+mod standing;
+
+/// The table.
+struct Handlers {
+    partitions: Arc<Partitions>,
+}
+
+impl Handler for Handlers {
+    fn handle(&self, _from: &Hello, request: Message, reply: Reply) {
+        match request {
+            Message::StandingQuery(query) => standing::answer(&self.partitions, query, reply),
+            // Those that nobody answers yet, and those that no connection hands on.
+            Message::Ship(_) | Message::Bootstrap(_) | Message::Rebuild(_) => {
+                reply.send(&Message::UnsupportedKind(request.kind()));
+            }
+            Message::Hello(_)
+            | Message::UnsupportedKind(_)
+            | Message::Answers(_)
+            | Message::StandingAnswers(_) => {}
+        }
+    }
+}
+
+/// Dials the other brokers, answers them, and has them asked about their copies. Must be called on the runtime.
+pub fn start(setup: Setup, listener: TcpListener, agent: &Agent, partitions: &Arc<Partitions>) -> Arc<Peers> {
+    let peers = Peers::start(setup);
+    let handlers = Arc::new(Handlers { partitions: Arc::clone(partitions) });
+    tasks::spawn("peer listener", Arc::clone(&peers).serve(listener, handlers));
+    agent.ask_by(Arc::new(standing::Inquiries {
+        own: agent.node(),
+        peers: Arc::clone(&peers),
+        partitions: Arc::clone(partitions),
+    }));
+    peers
+}

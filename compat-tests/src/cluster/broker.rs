@@ -56,6 +56,14 @@ impl Broker {
             broker.flag("advertised-listeners", &format!("PLAINTEXT://{}", addresses.told));
         }
         broker.flag("metrics-bind", &addresses.pages.to_string());
+        let own = addresses.clients.ip();
+        if own.is_loopback() {
+            broker.flag("internal-listener", &format!("{own}:0"));
+        } else {
+            // A namespace of its own: the port is free, and nobody else comes by there.
+            broker.flag("internal-listener", &format!("{own}:9192"));
+            broker.flag("internal-plaintext", "true");
+        }
         broker
     }
 

@@ -1,9 +1,10 @@
 """The case `static`: the image's binary, built as the Dockerfile builds it and run where there is nothing else.
 
-The root directory that it sees holds what Docker gives a container, /proc and three files in /etc, and the binary. Its
+The root directory that it sees holds what Docker gives a container (/proc, some of /dev, three files in /etc) and the binary. Its
 listener is a name of /etc/hosts, etcd's is one that only DNS knows: a static C library must find both without its shared parts.
 """
 
+import contextlib
 import os
 import pathlib
 import shutil
@@ -19,6 +20,7 @@ from files import PROJECT, Image, run
 
 HOST = "felix-here"
 ETCD = "etcd-somewhere"
+ENVIRONMENT = {"PATH": os.environ["PATH"]}
 
 
 def build():
@@ -62,40 +64,66 @@ def answer_names():
     threading.Thread(target=serve, daemon=True).start()
 
 
-def main(binary):
-    shell("ip link set lo up")
-    answer_names()
+@contextlib.contextmanager
+def bare_root(binary):
+    """A root directory as Docker makes one of an image that holds nothing but the binary."""
     with tempfile.TemporaryDirectory() as folder:
-        root = pathlib.Path(folder) / "root"
-        for place in ("etc", "proc", "data"):
-            (root / place).mkdir(parents=True)
+        root = pathlib.Path(folder)
+        root.chmod(0o755)
+        for place in ("etc", "dev", "proc", "data"):
+            (root / place).mkdir()
         (root / "etc/hosts").write_text(f"127.0.0.1 localhost\n127.0.0.2 {HOST}\n")
         (root / "etc/resolv.conf").write_text("nameserver 127.0.0.1\n")
         (root / "etc/hostname").write_text(f"{HOST}\n")
         shutil.copy(binary, root / "felix")
         os.chown(root / "data", 65532, 65532)
-        shell(f"mount -t proc proc {root}/proc")
-        server = pathlib.Path(os.environ["FELIX_CACHE"]) / "etcd-3.6" / "etcd"
-        with (pathlib.Path(folder) / "log").open("w") as log:
-            etcd = subprocess.Popen([server, "--data-dir", f"{folder}/etcd", "--log-level=error"], stderr=log)
-            inside = ["chroot", "--userspec=65532:65532", root, "/felix"]
-            settings = ["--data-dir=/data", f"--listeners=PLAINTEXT://{HOST}:9092", f"--metrics-bind={HOST}:9644"]
-            felix = subprocess.Popen([*inside, *settings, f"--etcd={ETCD}:2379"], env={}, stderr=log)
-            health = [*inside, "health", f"--metrics-bind={HOST}:9644"]
-            try:
-                eventually("it is ready", lambda: subprocess.run(health, env={}, stderr=log).returncode == 0, 20)
-                told = subprocess.run(["kcat", "-L", "-b", "127.0.0.2:9092"], capture_output=True, text=True, timeout=20)
+        mounts = [f"-t proc proc {root}/proc"]
+        for device in ("null", "random", "urandom"):
+            (root / "dev" / device).touch()
+            mounts.append(f"--bind /dev/{device} {root}/dev/{device}")
+        with contextlib.ExitStack() as mounted:
+            for mount in mounts:
+                shell(f"mount {mount}")
+                # What is mounted there must not be taken for files to remove.
+                mounted.callback(shell, f"umount {mount.split()[-1]}")
+            yield root
+
+
+@contextlib.contextmanager
+def running(log, *command):
+    """A process that does not outlive this."""
+    process = subprocess.Popen(command, env=ENVIRONMENT, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+
+
+def main(binary):
+    shell("ip link set lo up")
+    answer_names()
+    etcd = pathlib.Path(os.environ["FELIX_CACHE"]) / "etcd-3.6" / "etcd"
+    with tempfile.TemporaryDirectory() as folder, bare_root(binary) as root, open(f"{folder}/log", "w+") as log:
+        inside = ["chroot", "--userspec=65532:65532", root, "/felix"]
+        settings = ["--data-dir=/data", f"--listeners=PLAINTEXT://{HOST}:9092", f"--metrics-bind={HOST}:9644"]
+        health = [*inside, "health", f"--metrics-bind={HOST}:9644"]
+        try:
+            with (
+                running(log, etcd, f"--data-dir={folder}/etcd", "--log-level=error"),
+                running(log, *inside, *settings, f"--etcd={ETCD}:2379") as felix,
+            ):
+                ready = lambda: subprocess.run(health, env=ENVIRONMENT, capture_output=True).returncode == 0
+                eventually("it is ready", ready, 20)
+                asked = ["kcat", "-L", "-b", "127.0.0.2:9092"]
+                told = subprocess.run(asked, capture_output=True, text=True, timeout=20)
                 assert f"{HOST}:9092" in told.stdout, told
                 felix.terminate()
                 assert felix.wait(timeout=30) == 0
-            except BaseException:
-                sys.stderr.write((pathlib.Path(folder) / "log").read_text()[-2000:])
-                raise
-            finally:
-                felix.kill()
-                etcd.kill()
-                felix.wait()
-                etcd.wait()
+        except BaseException:
+            log.seek(0)
+            sys.stderr.write(log.read()[-2000:])
+            raise
 
 
 if __name__ == "__main__":

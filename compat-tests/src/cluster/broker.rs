@@ -92,6 +92,11 @@ impl Broker {
         self.addresses.told
     }
 
+    /// Its HTTP listener.
+    pub fn pages(&self) -> SocketAddrV4 {
+        self.addresses.pages
+    }
+
     /// Its data directory.
     pub fn data_dir(&self) -> &Path {
         &self.data

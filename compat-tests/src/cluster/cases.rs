@@ -6,7 +6,9 @@ mod forming;
 mod identity;
 mod load;
 mod lost;
+mod moves;
 mod network;
+mod operating;
 mod store;
 
 use super::Case;
@@ -20,6 +22,8 @@ pub fn all() -> Vec<Case> {
         lost::CASES,
         cuts::CASES,
         store::CASES,
+        moves::CASES,
+        operating::CASES,
         load::CASES,
         coordinators::CASES,
     ]

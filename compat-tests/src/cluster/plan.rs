@@ -171,6 +171,11 @@ impl Cluster {
         self.brokers.keys().copied().collect()
     }
 
+    /// A folder for what a case needs.
+    pub fn folder(&self) -> &Path {
+        self.folder.path()
+    }
+
     /// The lease.
     pub fn lease(&self) -> Duration {
         self.plan.lease

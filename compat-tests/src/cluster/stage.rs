@@ -1,16 +1,22 @@
 //! What a case of a cluster works with.
 
-use std::path::PathBuf;
-use std::process::Command;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitStatus};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 
 use super::broker::Broker;
 use super::load::Load;
 use super::plan::{Cluster, Plan};
-use crate::process::run;
+use crate::process::{Process, run};
 use crate::raw::ask::code;
+
+/// How long a tool may take, the start of a JVM included.
+const TOOL: Duration = Duration::from_secs(40);
+/// Kafka's tools that were run, so that each has a log of its own.
+static TOOLS: AtomicU32 = AtomicU32::new(0);
 
 /// How long looking through all data may take.
 const VERIFY: Duration = Duration::from_secs(60);
@@ -72,6 +78,28 @@ impl Stage {
         run(&mut command, &self.logs.join("verify.log"), VERIFY)
     }
 
+    /// Runs one of Kafka's tools by its main class: how it ended, and what it printed.
+    pub fn tool(&self, class: &str, words: &[&str]) -> Result<(ExitStatus, String)> {
+        let log = self.logs.join(format!("tool-{}.log", TOOLS.fetch_add(1, Ordering::Relaxed)));
+        ended(self.java(class).args(words), &log)
+    }
+
+    /// Runs `felix` as an operator does: how it ended, and what it printed. The log has the last one only, because cases wait
+    /// for an answer by asking again and again.
+    pub fn felix(&self, words: &[&str]) -> Result<(ExitStatus, String)> {
+        let log = self.logs.join("felix.log");
+        drop(std::fs::File::create(&log)?);
+        ended(Command::new(&self.felix).args(words), &log)
+    }
+
+    fn java(&self, class: &str) -> Command {
+        let (out, source) = &self.built.java;
+        let mut command = Command::new(source.join("program.sh"));
+        command.args(["kafka-4", class]);
+        command.env("OUT", out).env("SRC", source).env("FELIX_CACHE", &self.built.cache);
+        command
+    }
+
     /// Makes a topic with so many partitions and loads all of them; returns when records are acknowledged and read.
     pub fn load(&self, cluster: &Cluster, loader: Loader, topic: &str, partitions: i32) -> Result<Load> {
         let first = cluster.brokers().next();
@@ -97,13 +125,7 @@ impl Stage {
                 command.arg("load");
                 command
             }
-            Loader::Java => {
-                let (out, source) = &self.built.java;
-                let mut command = Command::new(source.join("program.sh"));
-                command.args(["kafka-4", "felix.compat.Load"]);
-                command.env("OUT", out).env("SRC", source).env("FELIX_CACHE", &self.built.cache);
-                command
-            }
+            Loader::Java => self.java("felix.compat.Load"),
         };
         command.args([&cluster.bootstrap(), topic, &partitions.to_string()]);
         let name = format!("{loader:?}").to_lowercase();
@@ -111,6 +133,13 @@ impl Stage {
         load.progress(10)?;
         Ok(load)
     }
+}
+
+/// Runs a tool to its end.
+fn ended(command: &mut Command, log: &Path) -> Result<(ExitStatus, String)> {
+    let mut process = Process::spawn_logged(command, log)?;
+    let status = process.wait(TOOL).with_context(|| format!("{command:?} does not come to an end"))?;
+    Ok((status, std::fs::read_to_string(log)?))
 }
 
 /// The middle of some durations.

@@ -1,0 +1,175 @@
+//! What an operator does to a cluster with Kafka's tools.
+
+use std::path::PathBuf;
+
+use anyhow::{Context, Result};
+
+use crate::cluster::Case;
+use crate::cluster::network::Place;
+use crate::cluster::plan::Cluster;
+use crate::cluster::stage::Stage;
+use crate::cluster::topics::Journal;
+use crate::raw::expect::{equal, holds};
+
+pub const CASES: &[Case] = &[
+    Case {
+        name: "reassign",
+        proves: "kafka-reassign-partitions puts replicas into another order at once (execute, verify); a partition stays where it is until its \
+                 copy is made, is listed meanwhile, goes on taking records, and the move is cancelled",
+        seconds: 120,
+        run: reassign,
+    },
+    Case {
+        name: "unclean-election",
+        proves: "what a wiped broker alone held is led again, empty, only when kafka-leader-election says unclean; that is counted as a loss",
+        seconds: 90,
+        run: unclean_election,
+    },
+    Case {
+        name: "unregister",
+        proves: "kafka-cluster unregister is refused for a broker that is alive and removes one that is gone",
+        seconds: 90,
+        run: unregister,
+    },
+];
+
+/// A file for a tool.
+fn file(cluster: &Cluster, name: &str, content: &str) -> Result<PathBuf> {
+    let path = cluster.folder().join(name);
+    std::fs::write(&path, content)?;
+    Ok(path)
+}
+
+/// A plan of reassignments of a topic: a partition and its replicas each.
+fn plan(topic: &str, moves: &[(usize, Vec<i32>)]) -> String {
+    let one = |(partition, replicas): &(usize, Vec<i32>)| {
+        format!(r#"{{"topic":"{topic}","partition":{partition},"replicas":{replicas:?}}}"#)
+    };
+    let all: Vec<String> = moves.iter().map(one).collect();
+    format!(r#"{{"version":1,"partitions":[{}]}}"#, all.join(","))
+}
+
+const REASSIGN: &str = "org.apache.kafka.tools.reassign.ReassignPartitionsCommand";
+
+fn reassign(stage: &Stage) -> Result<String> {
+    let mut cluster = stage.plan().start()?;
+    let bootstrap = cluster.bootstrap();
+    let to = |rest: &[&str]| -> Result<String> {
+        let words = [&["--bootstrap-server", bootstrap.as_str()], rest].concat();
+        stage.tool(REASSIGN, &words).map(|(_, output)| output)
+    };
+
+    // Another order needs no copies.
+    equal("creating", cluster.broker(1)?.connect()?.create_on("pairs", 3, 2, &[])?.0, 0)?;
+    let pairs = cluster.agreed("Metadata", |to| Ok(to.metadata()?.topics.remove("pairs")))?;
+    let pairs = pairs.context("the topic is not there")?;
+    let turned: Vec<(usize, Vec<i32>)> = pairs
+        .iter()
+        .map(|partition| partition.replicas.iter().rev().copied().collect())
+        .enumerate()
+        .collect();
+    let moves = file(&cluster, "pairs.json", &plan("pairs", &turned))?;
+    let moves = moves.to_string_lossy();
+    let output = to(&["--reassignment-json-file", &moves, "--execute"])?;
+    holds(&output, output.contains("Successfully started partition reassignments"))?;
+    let after = cluster.agreed("Metadata", |to| Ok(to.metadata()?.topics.remove("pairs")))?;
+    let after = after.context("the topic is not there")?;
+    let after: Vec<(usize, Vec<i32>)> =
+        after.into_iter().map(|partition| partition.replicas).enumerate().collect();
+    equal("replicas", after, turned)?;
+    let output = to(&["--reassignment-json-file", &moves, "--verify"])?;
+    equal("completed", output.matches("is completed").count(), 3)?;
+
+    cluster.create(1, "t", 3)?;
+    let mut journal = Journal::new("t");
+    let from = cluster.partitions(1, "t")?[0].leader;
+    let target = from % 3 + 1;
+    journal.append(&mut cluster.broker(from)?.connect()?, 0)?;
+    // So that the copy cannot be made before the move is cancelled.
+    cluster.network.cut_both(Place::Broker(from), Place::Broker(target))?;
+    let moves = file(&cluster, "t.json", &plan("t", &[(0, vec![target])]))?;
+    let moves = moves.to_string_lossy();
+    to(&["--reassignment-json-file", &moves, "--execute"])?;
+    let output = to(&["--list"])?;
+    let says = ["t-0: ", &format!("adding: {target}"), &format!("removing: {from}")];
+    holds(&output, says.iter().all(|text| output.contains(text)))?;
+    let output = to(&["--reassignment-json-file", &moves, "--verify"])?;
+    holds(&output, output.contains("is still in progress"))?;
+    journal.append(&mut cluster.broker(from)?.connect()?, 0)?;
+    let output = to(&["--reassignment-json-file", &moves, "--cancel"])?;
+    holds(&output, output.contains("Successfully cancelled partition reassignment for: t-0"))?;
+    let output = to(&["--list"])?;
+    holds(&output, output.contains("No partition reassignments found"))?;
+    cluster.network.heal_all()?;
+    let seen = cluster.agreed("Metadata", |to| Ok(to.metadata()?.topics.remove("t")))?;
+    equal("where it is", seen.context("the topic is not there")?[0].replicas.clone(), vec![from])?;
+    journal.append(&mut cluster.broker(from)?.connect()?, 0)?;
+    journal.check(&mut cluster)?;
+    cluster.all_run()?;
+    Ok(String::new())
+}
+
+fn unclean_election(stage: &Stage) -> Result<String> {
+    let mut cluster = stage.plan().start()?;
+    cluster.create(1, "t", 3)?;
+    let mut journal = Journal::new("t");
+    let number = cluster.led_by(2, "t")?[0];
+    journal.append(&mut cluster.broker(2)?.connect()?, number)?;
+    cluster.broker(2)?.kill();
+    cluster.broker(2)?.wipe()?;
+    cluster.broker(2)?.start()?;
+    cluster.wait_alive(&[1, 2, 3])?;
+    cluster.wait_leaderless(2, "t", &[number])?;
+    let bootstrap = cluster.bootstrap();
+    let partition = number.to_string();
+    let elect = |kind: &str| {
+        let words = [
+            "--bootstrap-server",
+            &bootstrap,
+            "--election-type",
+            kind,
+            "--topic",
+            "t",
+            "--partition",
+            &partition,
+        ];
+        stage.tool("org.apache.kafka.tools.LeaderElectionCommand", &words)
+    };
+    let (status, output) = elect("preferred")?;
+    holds(&format!("nobody is elected by preference: {output}"), !status.success())?;
+    let (status, output) = elect("unclean")?;
+    holds(&output, status.success() && output.contains("Successfully completed"))?;
+    cluster.wait_serves(2, "t", &[number])?;
+    let end = cluster.broker(2)?.connect()?.offset_at("t", number, -1)?;
+    equal("the end of what is left", end.offset, 0)?;
+    let losses: f64 = cluster
+        .brokers()
+        .map(|broker| broker.metric("felix_broker_loss_events_total"))
+        .sum::<Result<f64>>()?;
+    holds(&format!("a loss is counted: {losses}"), losses >= 1.0)?;
+    Journal::new("t").append(&mut cluster.broker(2)?.connect()?, number)?;
+    cluster.all_run()?;
+    Ok(format!("{losses} losses counted"))
+}
+
+fn unregister(stage: &Stage) -> Result<String> {
+    let mut cluster = stage.plan().start()?;
+    let bootstrap = cluster.bootstrap();
+    let tool = || {
+        let words = ["unregister", "--bootstrap-server", &bootstrap, "--id", "3"];
+        stage.tool("org.apache.kafka.tools.ClusterTool", &words)
+    };
+    let (status, alive) = tool()?;
+    holds(&format!("one that is alive is not removed: {alive}"), !status.success())?;
+    cluster.wait_alive(&[1, 2, 3])?;
+    cluster.broker(3)?.kill();
+    cluster.wait_alive_as_seen_by(&[1, 2], &[1, 2])?;
+    let (status, output) = tool()?;
+    holds(&output, status.success() && output.contains("no longer registered"))?;
+    // Its key is gone: started again it registers as one that is new.
+    cluster.broker(3)?.start()?;
+    cluster.wait_alive(&[1, 2, 3])?;
+    cluster.all_run()?;
+    let said = alive.lines().find(|line| line.contains("roker")).context("it says nothing")?.to_owned();
+    Ok(format!("while it was alive: {said}"))
+}

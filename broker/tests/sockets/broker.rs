@@ -1,9 +1,11 @@
 //! The real binary on a free port, and a client that speaks raw frames. Shared by the test programs here.
 
+use std::collections::VecDeque;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 /// A running broker; killed when dropped.
@@ -12,7 +14,12 @@ pub struct Broker {
     pub directory: tempfile::TempDir,
     pub address: SocketAddr,
     pub http: SocketAddr,
+    /// The newest lines of its log, for whoever has to find out what went wrong.
+    log: Arc<Mutex<VecDeque<String>>>,
 }
+
+/// Lines of the log that are kept.
+const LOG_LINES: usize = 200;
 
 /// The binary with a directory of its own, ports that the system chooses, and no settings of the caller's.
 pub fn command(directory: &Path) -> Command {
@@ -60,13 +67,23 @@ impl Broker {
             }
         }
         // Nobody may block on a full pipe.
-        std::thread::spawn(move || std::io::copy(&mut log, &mut std::io::sink()));
+        let kept = Arc::new(Mutex::new(VecDeque::new()));
+        let newest = Arc::clone(&kept);
+        std::thread::spawn(move || {
+            for line in log.lines().map_while(Result::ok) {
+                let mut newest = newest.lock().unwrap();
+                newest.push_back(line);
+                if newest.len() > LOG_LINES {
+                    newest.pop_front();
+                }
+            }
+        });
         let listening = std::fs::read_to_string(directory.path().join("data/listening")).unwrap();
         let find = |name: &str| {
             let line = listening.lines().find_map(|line| line.strip_prefix(&format!("{name} "))).unwrap();
             line.parse().unwrap()
         };
-        Ok((Broker { child, address: find("PLAINTEXT"), http: find("metrics"), directory }, seen))
+        Ok((Broker { child, address: find("PLAINTEXT"), http: find("metrics"), directory, log: kept }, seen))
     }
 
     pub fn connect(&self) -> Client {
@@ -115,7 +132,8 @@ impl Broker {
             }
             std::thread::park_timeout(Duration::from_millis(50));
         }
-        panic!("never: {what}");
+        let log: Vec<String> = self.log.lock().unwrap().iter().cloned().collect();
+        panic!("never: {what}\n{}", log.join("\n"));
     }
 
     pub fn data(&self) -> PathBuf {

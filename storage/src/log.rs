@@ -71,6 +71,10 @@ pub struct Recovered {
     /// The newest generation that was ever accepted. With `cut_ambiguous`, a batch of a newer one is damaged: whoever
     /// decides about generations has not given it away.
     pub accepted: Option<Generation>,
+    /// It was ready to take records once: its folder and its first segment were durable before that. Records may have
+    /// been acknowledged since of which the table does not say yet, so a log whose folder is not there, or has lost
+    /// all segments while the log start was 0, is [`StorageError::Missing`], also where nothing is known to be promised.
+    pub made: bool,
 }
 
 /// A side file, derived from the log.

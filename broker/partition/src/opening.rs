@@ -203,6 +203,7 @@ impl<D: Disk, C: Clock + Clone> Opener<D, C> {
             // While nothing was acknowledged, nothing can be missing.
             cut_ambiguous: request.unclean || request.named.is_none(),
             accepted: Some(row.accepted),
+            made: was_made(request),
         };
         let config = request.config.log.clone();
         match Log::open(&self.dir, request.partition, config, recovered, self.clock.wall()) {
@@ -298,6 +299,15 @@ impl<D: Disk, C: Clock + Clone> Opener<D, C> {
         let (config, lease) = (Arc::clone(&request.config), lease.clone());
         Copy::new(log, own, row, config, lease, self.clock.clone())
     }
+}
+
+/// Whether the copy was ready to lead before, as far as is known. It was if it is named: only what a tenure's first
+/// report said, or who joined it, is named by its log id, and [`Opener::open`] flushes the folder and all in it before
+/// it hands a copy out to report anything. So that folder cannot be one that a crash kept from being made, and where it
+/// is missing the copy is wiped, even if the row says of no byte that it was flushed: the row follows only every few
+/// seconds, acknowledgements do not wait for it.
+fn was_made(request: &OpenRequest) -> bool {
+    request.named.is_some()
 }
 
 fn is_newer<D: Disk>(log: &Log<D>, row: &Replica) -> bool {

@@ -1,9 +1,11 @@
 //! `felix status` and `felix recover`, the real binary, on a single node.
 
+use std::fs;
 use std::path::Path;
 use std::process::{Command, Output};
 
-use crate::broker::{Broker, METADATA, PRODUCE, command, metadata, produce};
+use crate::broker::{Broker, FETCH, METADATA, PRODUCE, command, fetch, metadata, produce};
+use crate::side_files;
 
 fn felix(arguments: &[&str]) -> (Option<i32>, String) {
     let mut felix = Command::new(env!("CARGO_BIN_EXE_felix"));
@@ -115,6 +117,67 @@ fn a_copy_that_is_gone_for_good_is_begun_anew_by_recover() {
     let broker = Broker::start_in(broker.kill(), &[]);
     broker.eventually("it is sound", |broker| status(broker, &[]).0 == Some(0));
     assert_eq!(broker.metric("felix_broker_loss_events_total"), 1);
+}
+
+/// The table of copies follows what was flushed by some seconds; until then it says nothing of the first records.
+#[test]
+fn a_copy_that_went_right_after_its_first_record_is_not_led_empty() {
+    for whole_folder in [true, false] {
+        let broker = Broker::start(&[]);
+        create(&broker, "orders");
+        let answer = broker.connect().ask(PRODUCE, 3, 1, &produce("orders", -1, b"acknowledged"));
+        assert_eq!(error_of(&answer), 0, "{answer:?}");
+        let mut directory = broker.kill();
+        let data = directory.path().join("data");
+        let away = directory.path().join("away");
+        let folder = fs::read_dir(&data).unwrap().flatten().find(|entry| is_copy(&entry.path()));
+        let folder = folder.unwrap().path();
+        side_files::copy(&folder, &away);
+        if whole_folder {
+            fs::remove_dir_all(&folder).unwrap();
+        } else {
+            fs::remove_file(folder.join("00000000000000000000.log")).unwrap();
+        }
+        for killed in [true, false] {
+            let mut broker = Broker::start_in(directory, &[]);
+            broker.eventually("it is shown", |broker| {
+                broker.page("/healthz").starts_with("HTTP/1.1 503")
+                    && broker.page("/replication/halted").contains("wiped")
+            });
+            let (code, text) = status(&broker, &[]);
+            assert!(code == Some(1) && text.contains("1 partitions have no leader"), "{text}");
+            let answer = broker.connect().ask(PRODUCE, 3, 1, &produce("orders", -1, b"too early"));
+            assert_ne!(error_of(&answer), 0, "{answer:?}");
+            assert_eq!(whole_folder, !folder.exists(), "nothing was made there");
+            if !killed {
+                assert_eq!(broker.terminate().code(), Some(0));
+            }
+            directory = broker.kill();
+        }
+        // Put back, it heals; beyond recovery, it begins anew, by decision.
+        let again = tempfile::tempdir().unwrap();
+        side_files::copy(&data, &again.path().join("data"));
+        side_files::copy(&away, &again.path().join("data").join(folder.file_name().unwrap()));
+        let broker = Broker::start_in(again, &[]);
+        broker.eventually("the record is back", |broker| {
+            let answer = broker.connect().ask(FETCH, 4, 1, &fetch("orders", 0, 0, 0));
+            answer.windows(12).any(|window| window == b"acknowledged")
+        });
+        drop(broker);
+        let (code, text) = recover(&data, &["partition", "orders", "--yes"]);
+        assert!(code == Some(0) && text.contains("LOST: perhaps everything"), "{text}");
+        let broker = Broker::start_in(directory, &[]);
+        broker.eventually("it is sound", |broker| status(broker, &[]).0 == Some(0));
+        assert_eq!(broker.metric("felix_broker_loss_events_total"), 1);
+        let answer = broker.connect().ask(PRODUCE, 3, 1, &produce("orders", -1, b"anew"));
+        assert_eq!(error_of(&answer), 0, "{answer:?}");
+    }
+}
+
+/// The error code of a produce of the only partition of the topic `orders`.
+fn error_of(answer: &[u8]) -> i16 {
+    let at = 4 + 2 + "orders".len() + 4 + 4;
+    i16::from_be_bytes([answer[at], answer[at + 1]])
 }
 
 #[test]

@@ -108,6 +108,7 @@ impl World {
             mark: before.mark,
             log_start: before.log_start,
             synced: before.synced,
+            made: oath.presence == Presence::Must,
             ..Recovered::default()
         };
         let (dir, config) = (self.dir.clone(), self.setup.config.clone());

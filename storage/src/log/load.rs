@@ -56,7 +56,8 @@ impl<D: Disk> Log<D> {
     /// Opens an existing log. Unless [`Recovered::clean`], [`Log::flush_job`] then covers every byte that
     /// was not known to be flushed: run it before any end is answered.
     ///
-    /// A folder that is missing though nothing was ever promised of it is made: its creation was cut short.
+    /// A folder that is missing though nothing was ever promised of it is made, unless [`Recovered::made`]: its
+    /// creation was cut short.
     pub fn open(
         dir: &DataDir<D>,
         partition: PartitionId,
@@ -79,7 +80,7 @@ impl<D: Disk> Log<D> {
         let listing = match listed {
             Ok(listing) => listing,
             Err(StorageError::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => {
-                if promised > 0 {
+                if promised > 0 || recovered.made {
                     return Err(StorageError::Missing(home.folder.clone()));
                 }
                 let log = Log::create(dir, partition, config, recovered.log_start, now)?;
@@ -92,6 +93,12 @@ impl<D: Disk> Log<D> {
         if bases.is_empty() {
             if promised > 0 {
                 return damage::begin_behind(home, config, &recovered, promised, now);
+            }
+            // How far it went is not known, so an offset could be given twice. Once the log start has moved, a crash
+            // may leave this, too: all segments left the log, and the name of the new one is not durable before the
+            // next flush.
+            if recovered.made && recovered.log_start == 0 {
+                return Err(StorageError::Missing(home.folder.clone()));
             }
             let log = Log::begin(home, config, recovered.log_start, now)?;
             return Ok((log, LoadReport::default()));

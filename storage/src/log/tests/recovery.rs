@@ -259,6 +259,36 @@ fn leftovers_are_removed_and_a_log_without_files_begins_anew() {
     assert!(matches!(opened.map(drop), Err(StorageError::Missing(_))));
 }
 
+/// Records may be acknowledged seconds before the table says so.
+#[test]
+fn a_log_that_was_ready_once_is_not_made_again_where_nothing_of_it_is_left() {
+    let made = Recovered { made: true, ..Recovered::default() };
+    let missing = |disk: &MemDisk, row| {
+        let opened = Log::open(&data_dir(disk), partition(), small(), row, NOW);
+        matches!(opened.map(drop), Err(StorageError::Missing(_)))
+    };
+    let empty = MemDisk::new();
+    data_dir(&empty);
+    for cut_ambiguous in [false, true] {
+        for log_start in [0, 7] {
+            assert!(missing(&empty, Recovered { cut_ambiguous, log_start, ..made }));
+        }
+    }
+    assert!(empty.read_dir(&folder()).is_err(), "and no folder is left that looks like one");
+    let bare = MemDisk::new();
+    data_dir(&bare);
+    bare.create_dir(&folder()).unwrap();
+    assert!(missing(&bare, made));
+    assert!(!missing(&bare, Recovered { log_start: 7, ..made }), "all segments may have left it");
+    // With all that it had when it was ready, it opens.
+    let disk = MemDisk::new();
+    let mut log = create(&disk, small());
+    flush(&mut log);
+    drop(log);
+    let disk = disk.crash(Crash::LoseUnsynced);
+    assert_eq!(open(&disk, small(), made).0.end(), 0);
+}
+
 #[test]
 fn a_full_disk_does_not_stop_an_open() {
     let disk = MemDisk::new();

@@ -80,6 +80,62 @@ fn a_wiped_copy_declines_and_a_stale_generation_is_refused() {
     assert!(matches!(outcome, Outcome::Stale { accepted } if accepted == generation(4)));
 }
 
+/// Found by killing a broker right after its first acknowledgement: the row said of no byte that it was flushed, and
+/// a deleted folder was made again and led, empty, as if nothing had been there.
+#[test]
+fn a_copy_that_was_opened_once_is_wiped_when_its_folder_is_gone_whatever_its_row_says() {
+    for whole_folder in [true, false] {
+        let mut world = World::new();
+        let mut copy = world.leading(PartitionConfig::default());
+        world.append(&mut copy, "a", append(batch(3), Acks::All));
+        world.flush(&mut copy);
+        assert!(world.answers()[0].1.is_ok(), "acknowledged");
+        let id = copy.own().log;
+        let folder = world.opener.dir.folder(&partition());
+        drop(copy);
+        let row = world.opener.replicas.get(&partition()).unwrap();
+        assert_eq!((row.synced, row.mark), (0, 0), "the row follows later");
+        if whole_folder {
+            world.disk.remove_dir_all(&folder).unwrap();
+        } else {
+            world.disk.remove_file(&folder.join("00000000000000000000.log")).unwrap();
+        }
+        // Again after its row is gone, and at each later start.
+        for number in 2..5 {
+            world = world.after(Crash::KeepAll, 1);
+            let outcome = world.try_open(generation(number), Some(id), PartitionConfig::default());
+            assert!(matches!(outcome, Outcome::Declined { reason: Decline::Wiped, current: None, .. }));
+            assert_eq!(world.opener.replicas.get(&partition()), None);
+        }
+        // The decision to begin anew names no copy.
+        let copy = world.ready(9, None, PartitionConfig::default());
+        assert!(copy.own().log != id && copy.log.end() == 0);
+    }
+}
+
+/// Before its first report, nothing can be lost: whatever a crash leaves of a new copy, it is led at the next try, and
+/// what was ready to be reported is not taken for wiped.
+#[test]
+fn a_crash_while_a_copy_is_new_keeps_nobody_from_leading_it() {
+    for seed in 0..60 {
+        let crash = if seed == 0 { Crash::LoseUnsynced } else { Crash::Random(seed) };
+        let world = World::new();
+        let id = world.ready(1, None, PartitionConfig::default()).own().log;
+        let folder = world.opener.dir.folder(&partition());
+        // Ready, and so whatever was reported of it, or not, both are sound.
+        let world = world.after(crash, 2);
+        assert_eq!(world.ready(2, Some(id), PartitionConfig::default()).own().log, id);
+        // The row alone, as a crash leaves it before the folder's name is durable.
+        world.disk.remove_dir_all(&folder).unwrap();
+        let world = world.after(Crash::KeepAll, 2);
+        let copy = world.ready(3, None, PartitionConfig::default());
+        let id = copy.own().log;
+        drop(copy);
+        let world = world.after(crash, 3);
+        assert_eq!(world.ready(4, Some(id), PartitionConfig::default()).own().log, id);
+    }
+}
+
 #[test]
 fn many_partitions_open_with_a_handful_of_flushes() {
     let mut world = World::new();

@@ -220,11 +220,11 @@ impl Reconciler {
         let mut changes = view.changes_since(&self.seen);
         if std::mem::replace(&mut self.session, known.lease.session()) != self.session {
             // It may be named already in a view that was looked at under the session before.
-            changes.partitions.extend(view.partitions().map(|partition| partition.id));
+            changes.look_at(view.partitions().map(|partition| partition.id));
         }
         let first = self.seen.revision() == Revision::ABSENT;
         self.seen = Arc::clone(view);
-        changes.partitions.extend(std::mem::take(&mut self.retry));
+        changes.look_at(std::mem::take(&mut self.retry));
         if changes.is_empty() {
             return;
         }

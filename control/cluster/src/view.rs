@@ -144,7 +144,7 @@ pub struct Features {
 /// What differs between two views.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Changes {
-    /// Partitions that are new, changed or gone.
+    /// Partitions that are new, changed or gone, each once.
     pub partitions: Vec<PartitionId>,
     /// Topics that are new, changed or gone.
     pub topics: Vec<TopicId>,
@@ -162,6 +162,14 @@ impl Changes {
     /// Whether nothing differs.
     pub fn is_empty(&self) -> bool {
         *self == Changes::default()
+    }
+
+    /// Adds partitions that are to be looked at again although nothing may differ. Whoever goes through the list meets each
+    /// partition once: what is opened on its strength is not opened twice.
+    pub fn look_at(&mut self, partitions: impl IntoIterator<Item = PartitionId>) {
+        self.partitions.extend(partitions);
+        self.partitions.sort_unstable();
+        self.partitions.dedup();
     }
 }
 

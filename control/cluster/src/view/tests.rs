@@ -2,11 +2,12 @@
 
 use std::collections::BTreeSet;
 
-use felix_protocol::ids::{BrokerId, PartitionId};
+use felix_protocol::ids::{BrokerId, PartitionId, TopicId, Uuid};
 
 use crate::eligible::Report;
 use crate::testing::{World, brokers, log, pair};
 use crate::topics::NewTopic;
+use crate::view::Changes;
 
 /// Leader, in sync, promotable though down, and down.
 type Told = (Option<i32>, Vec<i32>, Vec<i32>, Vec<i32>);
@@ -83,4 +84,13 @@ fn administrators_are_sent_to_one_that_stays() {
     assert_eq!(world.view.controller(), Some(BrokerId(1)), "better than nobody");
     world.fence(1);
     assert_eq!(world.view.controller(), None);
+}
+
+#[test]
+fn a_partition_that_has_changed_and_is_to_be_tried_again_is_met_once() {
+    let partition = |index| PartitionId { topic: TopicId(Uuid::from_u128(1)), index };
+    let mut changes = Changes { partitions: vec![partition(2), partition(0)], ..Changes::default() };
+    changes.look_at([partition(2), partition(1), partition(2)]);
+    changes.look_at([]);
+    assert_eq!(changes.partitions, [partition(0), partition(1), partition(2)]);
 }

@@ -265,7 +265,7 @@ fn text(shown: &str, plan: &Plan) -> String {
             "everything that was written under a later leader, whose copy is known of".to_owned()
         }
         Loss::Everything => {
-            "perhaps everything: nothing is known of what it holds (ask its broker by --ask)".to_owned()
+            "perhaps everything: nothing is known of what it holds (`--ask` asks its broker)".to_owned()
         }
     };
     let _ = write!(text, "  LOST: {lost}");

@@ -3,7 +3,7 @@
 //! - Null replicas cancel the move under way; a list begins one, in place of what is under way.
 //! - 1: a client that does not allow it is refused another number of replicas (INVALID_REPLICATION_FACTOR).
 //! - Answered when it is written down: the partition is listed by ListPartitionReassignments until its new copies are level.
-//!   What needs no copying (another order, a partition to which nothing was written) is done at once.
+//!   What needs no copying (another order, a partition that was never opened) is done at once.
 //!
 //! Differences from Apache Kafka: cancelling ends at the replicas that were there before the first move, also where a
 //! second has replaced it (decision 17); it never needs an unclean election.

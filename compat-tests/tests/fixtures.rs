@@ -108,7 +108,9 @@ macro_rules! through {
     ($function:ident, $name:expr, $version:expr, $frame:expr) => {
         by_api!(
             $function, $name, $version, $frame,
+            AlterClientQuotas AlterClientQuotasRequest,
             AlterConfigs AlterConfigsRequest,
+            AlterPartitionReassignments AlterPartitionReassignmentsRequest,
             ApiVersions ApiVersionsRequest,
             CreatePartitions CreatePartitionsRequest,
             CreateTopics CreateTopicsRequest,
@@ -116,6 +118,7 @@ macro_rules! through {
             DeleteRecords DeleteRecordsRequest,
             DeleteTopics DeleteTopicsRequest,
             DescribeAcls DescribeAclsRequest,
+            DescribeClientQuotas DescribeClientQuotasRequest,
             DescribeCluster DescribeClusterRequest,
             DescribeConfigs DescribeConfigsRequest,
             DescribeGroups DescribeGroupsRequest,
@@ -123,6 +126,8 @@ macro_rules! through {
             DescribeProducers DescribeProducersRequest,
             DescribeQuorum DescribeQuorumRequest,
             DescribeTopicPartitions DescribeTopicPartitionsRequest,
+            DescribeUserScramCredentials DescribeUserScramCredentialsRequest,
+            ElectLeaders ElectLeadersRequest,
             Fetch FetchRequest,
             FindCoordinator FindCoordinatorRequest,
             Heartbeat HeartbeatRequest,
@@ -141,6 +146,8 @@ macro_rules! through {
             OffsetForLeaderEpoch OffsetForLeaderEpochRequest,
             Produce ProduceRequest,
             SyncGroup SyncGroupRequest,
+            UnregisterBroker UnregisterBrokerRequest,
+            UpdateFeatures UpdateFeaturesRequest,
         )
     };
 }

@@ -1,14 +1,14 @@
 //! `felix status`: asks running brokers over their metrics listeners and prints what they know.
 
 use std::fmt::Write as _;
-use std::io::{Read, Write};
-use std::net::{TcpStream, ToSocketAddrs};
+use std::io::Write;
 use std::process::ExitCode;
 use std::time::Duration;
 
 use felix_cluster::state::NodeState;
 
 use crate::args::StatusAction;
+use crate::http::probe::fetch;
 use crate::http::status::{List, Row, Status};
 
 /// Something is wrong.
@@ -65,14 +65,7 @@ pub fn ask(server: &str, path: &str) -> Result<Status, String> {
 }
 
 fn get(server: &str, path: &str) -> std::io::Result<String> {
-    let nowhere = || std::io::Error::other("no such host");
-    let address = server.to_socket_addrs()?.next().ok_or_else(nowhere)?;
-    let mut stream = TcpStream::connect_timeout(&address, PATIENCE)?;
-    stream.set_read_timeout(Some(PATIENCE))?;
-    stream.set_write_timeout(Some(PATIENCE))?;
-    write!(stream, "GET {path} HTTP/1.1\r\nHost: {server}\r\nConnection: close\r\n\r\n")?;
-    let mut answer = String::new();
-    stream.take(ANSWER_BYTES).read_to_string(&mut answer)?;
+    let answer = fetch(server, server, path, PATIENCE, ANSWER_BYTES)?;
     let (head, body) = answer.split_once("\r\n\r\n").unwrap_or((&answer, ""));
     let line = head.lines().next().unwrap_or_default();
     if line.split(' ').nth(1) != Some("200") {

@@ -1,4 +1,5 @@
-//! The other side of the listener: how `felix health` asks a broker, from a container that has neither shell nor curl.
+//! The other side of the listener: how a page is asked for ([`fetch`]), and how `felix health` asks a broker, from a container
+//! that has neither shell nor curl.
 //!
 //! Ready counts, not health: a halted copy needs a person and not a restart, and everything else is served meanwhile.
 //! So what `/healthz` complains of is said, and changes nothing.
@@ -35,20 +36,33 @@ fn dialled(host: &str) -> &str {
 
 /// Whether the page is fine, and its first line.
 fn get(host: &str, port: u16, path: &str) -> io::Result<(bool, String)> {
-    let mut stream = connect(host, port)?;
-    stream.set_read_timeout(Some(PATIENCE))?;
-    stream.set_write_timeout(Some(PATIENCE))?;
-    write!(stream, "GET {path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n")?;
-    let mut answer = String::new();
-    stream.take(MAX_ANSWER_BYTES).read_to_string(&mut answer)?;
+    let answer = fetch((host, port), host, path, PATIENCE, MAX_ANSWER_BYTES)?;
     parse(&answer).ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "that is not a Felix broker"))
 }
 
-/// The first of the host's addresses that takes a connection.
-fn connect(host: &str, port: u16) -> io::Result<TcpStream> {
+/// One page with its head, at most `limit` bytes of both. Each step (connecting, sending, each part of the answer) may take as
+/// long as `patience`.
+pub fn fetch(
+    server: impl ToSocketAddrs,
+    name: &str,
+    path: &str,
+    patience: Duration,
+    limit: u64,
+) -> io::Result<String> {
+    let mut stream = connect(server, patience)?;
+    stream.set_read_timeout(Some(patience))?;
+    stream.set_write_timeout(Some(patience))?;
+    write!(stream, "GET {path} HTTP/1.1\r\nHost: {name}\r\nConnection: close\r\n\r\n")?;
+    let mut answer = String::new();
+    stream.take(limit).read_to_string(&mut answer)?;
+    Ok(answer)
+}
+
+/// The first of the server's addresses that takes a connection.
+fn connect(server: impl ToSocketAddrs, patience: Duration) -> io::Result<TcpStream> {
     let mut last = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
-    for address in (host, port).to_socket_addrs()? {
-        match TcpStream::connect_timeout(&address, PATIENCE) {
+    for address in server.to_socket_addrs()? {
+        match TcpStream::connect_timeout(&address, patience) {
             Ok(stream) => return Ok(stream),
             Err(error) => last = error,
         }

@@ -23,6 +23,7 @@ mod reconcile;
 mod report;
 mod scrub;
 mod settings;
+mod shipping;
 mod standing;
 mod steady;
 mod upkeep;
@@ -38,6 +39,7 @@ use felix_cluster::promotion::Standing;
 use felix_control::agent::Agent;
 use felix_partition::Copy;
 use felix_partition::append::{AppendError, Appended};
+use felix_partition::following::Shipped;
 use felix_partition::opening::Opener;
 use felix_protocol::ids::{BrokerId, PartitionId};
 use felix_replication::halted::Halted;
@@ -48,12 +50,14 @@ use thiserror::Error;
 use tokio::sync::{oneshot, watch};
 
 use crate::clock::SystemClock;
+use crate::peers::Peers;
 use crate::tasks;
 use compaction::Cleaner;
 use flusher::FlushQueue;
-use lane::{LaneContext, LaneSender, Message};
+use lane::{LaneContext, LaneSender, Message, Told};
 use led::Led;
 use report::ControlStore;
+use shipping::Ships;
 use upkeep::Upkeep;
 
 pub use compaction::Figures;
@@ -127,6 +131,7 @@ pub struct Partitions {
     flushes: Arc<flusher::Counters>,
     to_flush: Arc<FlushQueue>,
     opener: Opener<OsDisk, SystemClock>,
+    ships: Arc<Ships>,
     threads: Mutex<Vec<Thread>>,
 }
 
@@ -146,6 +151,7 @@ impl Partitions {
         let to_flush = Arc::<FlushQueue>::default();
         start_flushers(&setup, &to_flush, &flusher, &flushes, &mut threads)?;
         let mut lanes = Vec::new();
+        let ships = Arc::<Ships>::default();
         for number in 0..setup.lanes.max(1) {
             let context = LaneContext {
                 clock: setup.clock,
@@ -153,6 +159,7 @@ impl Partitions {
                 control: Arc::clone(&control),
                 flusher: Arc::clone(&to_flush),
                 upkeep: upkeep.clone(),
+                ships: Arc::clone(&ships),
             };
             let lane = LaneSender::new(context);
             let thread = lane.clone();
@@ -177,9 +184,30 @@ impl Partitions {
             clock: setup.clock,
         };
         let threads = Mutex::new(threads);
-        let partitions =
-            Partitions { led, lanes, upkeep, cleaner, scrub, scrubbed, flushes, to_flush, opener, threads };
+        let partitions = Partitions {
+            led,
+            lanes,
+            upkeep,
+            cleaner,
+            scrub,
+            scrubbed,
+            flushes,
+            to_flush,
+            opener,
+            ships,
+            threads,
+        };
         Ok(Arc::new(partitions))
+    }
+
+    /// Ships to followers over these connections from now on. Must be called on the runtime.
+    pub fn ship_over(&self, peers: Arc<Peers>) {
+        self.ships.begin(peers, self.lanes.clone());
+    }
+
+    /// Hands a leader's frame to the copy here; `told` hears what that says, or that there is none.
+    pub fn follow(&self, partition: PartitionId, shipped: Shipped, told: Told) {
+        self.lane_of(&partition).send(Message::Follow { partition, shipped, told });
     }
 
     /// The partition's current tenure on this broker; `None` where it does not lead.

@@ -50,9 +50,7 @@ mod tls;
 mod wire;
 
 pub use directory::Directory;
-pub use link::Link;
-#[cfg(test)]
-use link::Up;
+pub use link::{Link, Up};
 pub use serving::{Handler, Reply};
 pub use tls::Tls;
 
@@ -223,8 +221,12 @@ impl Peers {
         self.links.read().get(&peer).map(|(link, _)| Arc::clone(link))
     }
 
+    /// All ways.
+    pub fn links(&self) -> Vec<Arc<Link>> {
+        self.links.read().values().map(|(link, _)| Arc::clone(link)).collect()
+    }
+
     /// Tells of new links.
-    #[cfg(test)]
     pub fn linked(&self) -> watch::Receiver<u64> {
         self.linked.subscribe()
     }
@@ -272,7 +274,9 @@ impl Peers {
                 if self.link(peer).is_some() {
                     continue;
                 }
-                let (link, gone) = (Arc::new(Link::new(peer, self.clock)), self.closing.child_token());
+                let first = (*self.linked.borrow() + 1) << 32;
+                let link = Arc::new(Link::new(peer, self.clock, first));
+                let gone = self.closing.child_token();
                 self.links.write().insert(peer, (Arc::clone(&link), gone.clone()));
                 self.linked.send_modify(|count| *count += 1);
                 tasks::spawn("peer link", Arc::clone(&self).keep(link, gone));

@@ -358,6 +358,14 @@ impl<D: Disk> Log<D> {
         self.shared.bytes.load(Ordering::Relaxed)
     }
 
+    /// Takes over a map that knows generations of which no record here tells: a leader's, for the range that was copied
+    /// from it. Durable with the next flush.
+    pub fn adopt_generations(&mut self, map: GenerationMap) {
+        self.generations = map;
+        self.pending.map_changed = true;
+        self.publish_map();
+    }
+
     /// Which generation wrote which offsets.
     pub fn generations(&self) -> &GenerationMap {
         &self.generations

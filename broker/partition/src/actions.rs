@@ -1,15 +1,20 @@
 //! The one executor of a leader's actions: the broker's lanes and the simulator carry them out here.
 
-use felix_protocol::ids::{Generation, Offset, PartitionId};
+use felix_protocol::ids::{BrokerId, Generation, Offset, PartitionId};
 use felix_protocol::time::Clock;
 use felix_replication::action::{Action, Vouch};
 use felix_replication::eligible::Report;
+use felix_replication::follower::{Reply, Token};
+use felix_replication::halted::HaltReason;
 use felix_replication::waiters::Ticket;
+use felix_storage::Replica;
 use felix_storage::disk::Disk;
 
 use crate::append::{AppendError, Appended};
 use crate::copy::Copy;
+use crate::following::Noted;
 use crate::published::Stage;
+use crate::shipping::Shipment;
 
 /// What a copy needs from whoever runs it.
 pub trait Ports {
@@ -31,6 +36,27 @@ pub trait Ports {
     /// No eligible follower answers: the partition is given up, and so many records may be lost that only this copy
     /// acknowledged. A loss event.
     fn cut_off(&mut self, partition: PartitionId, generation: Generation, exposed: i64);
+
+    /// Sends something to a follower; what becomes of it comes back by [`Copy::shipped`].
+    fn ship(&mut self, partition: PartitionId, follower: BrokerId, shipment: Shipment);
+
+    /// Makes the copy's row durable, in the order of these calls; [`Copy::row_noted`] follows.
+    fn note(&mut self, partition: PartitionId, row: Replica, noted: Noted);
+
+    /// Answers a leader.
+    fn told(&mut self, token: Token, reply: Reply);
+
+    /// A copy that follows has stopped: it waits for another leader, or an operator.
+    fn halted(
+        &mut self,
+        partition: PartitionId,
+        generation: Generation,
+        position: Offset,
+        reason: HaltReason,
+    );
+
+    /// It goes on.
+    fn resumed(&mut self, partition: PartitionId);
 
     /// The mark and the last stable offset moved over this many bytes each.
     fn moved(&mut self, partition: PartitionId, mark_bytes: u64, stable_bytes: u64);
@@ -65,7 +91,7 @@ impl<D: Disk, C: Clock, W> Copy<D, C, W> {
     }
 
     /// The last stable offset, for a mark.
-    fn last_stable(&self, mark: Offset) -> Offset {
+    pub(crate) fn last_stable(&self, mark: Offset) -> Offset {
         self.log.producers().first_open_transaction().map_or(mark, |open| open.min(mark))
     }
 

@@ -9,9 +9,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use felix_protocol::batch::BatchHeader;
-use felix_protocol::ids::{Generation, Offset, PartitionId};
+use felix_protocol::ids::{Generation, LogId, Offset, PartitionId};
 use felix_protocol::peer::standing::Standing;
 use felix_protocol::time::{Clock, MonoTime};
+use felix_replication::action::Action;
 use felix_replication::eligible::{KeyState, Pair};
 use felix_replication::event::{Event, ReportAnswer};
 use felix_replication::halted::HaltReason;
@@ -27,8 +28,10 @@ use crate::actions::Ports;
 use crate::admission;
 use crate::append::{Acks, Append, AppendError, Appended};
 use crate::config::PartitionConfig;
+use crate::following::Following;
 use crate::pending::{Pending, Waiting};
 use crate::published::{Published, Stage};
+use crate::shipping::Cursors;
 use crate::visible::Visible;
 
 mod compaction;
@@ -51,9 +54,13 @@ pub struct Copy<D: Disk, C: Clock, W> {
     pub(crate) published: Arc<Published>,
     pub(crate) pending: Pending<W>,
     pub(crate) visible: Visible,
+    /// What a copy keeps that has heard of a leader; `None` while this broker leads.
+    pub(crate) following: Option<Box<Following>>,
+    /// Whom a leader ships to.
+    pub(crate) cursors: Cursors,
     own: Pair,
     config: Arc<PartitionConfig>,
-    row: Replica,
+    pub(crate) row: Replica,
     /// Whether the row says that unsynced bytes are counted, be it now or as soon as it is durable.
     counts_unsynced: bool,
     /// When the oldest append that no flush covers was made.
@@ -90,6 +97,8 @@ impl<D: Disk, C: Clock, W> Copy<D, C, W> {
             published,
             pending: Pending::default(),
             visible: Visible::default(),
+            following: None,
+            cursors: Cursors::default(),
             own,
             counts_unsynced: config.flush.counts_unsynced(),
             config,
@@ -133,9 +142,35 @@ impl<D: Disk, C: Clock, W> Copy<D, C, W> {
             partition: self.id,
             log: Some(self.own.log),
             accepted: self.row.accepted,
-            end: self.config.flush.counted(self.log.durable(), self.log.end()),
+            end: self.stored(),
             doubt: self.halted.is_some(),
         }
+    }
+
+    /// Whether a tenure of this broker goes on.
+    pub fn leads(&self) -> bool {
+        self.leader.as_ref().is_some_and(|leader| leader.phase() != Phase::Ended)
+    }
+
+    /// Durable up to here, as the flush policy counts.
+    pub(crate) fn stored(&self) -> Offset {
+        self.config.flush.counted(self.log.durable(), self.log.end())
+    }
+
+    pub(crate) fn is_flushing(&self) -> bool {
+        self.flush_in_flight
+    }
+
+    /// Something was written.
+    pub(crate) fn wrote(&mut self, rolled: bool, now: MonoTime) {
+        self.dirty_since.get_or_insert(now);
+        self.written = true;
+        self.segment_closed |= rolled;
+    }
+
+    /// The same bytes have another identity.
+    pub(crate) fn renew(&mut self, log: LogId) {
+        self.own.log = log;
     }
 
     /// Why the copy has stopped for good.
@@ -175,6 +210,9 @@ impl<D: Disk, C: Clock, W> Copy<D, C, W> {
         self.published = Arc::new(Published::new(generation, self.log.start(), mark, end));
         self.visible = Visible::default();
         self.leader = Some(leader);
+        // Whoever waits for an answer of the follower is told by whoever runs the copy.
+        self.following = None;
+        self.cursors = Cursors::default();
         self.carry_out(actions, ports);
     }
 
@@ -185,6 +223,7 @@ impl<D: Disk, C: Clock, W> Copy<D, C, W> {
             return;
         }
         let actions = leader.step(Event::Ended, self.clock.now());
+        self.cursors = Cursors::default();
         self.published.set_stage(Stage::Closed);
         self.carry_out(actions, ports);
         ports.changed(self.id);
@@ -214,6 +253,8 @@ impl<D: Disk, C: Clock, W> Copy<D, C, W> {
         }
         self.halted = Some(reason);
         self.leader = None;
+        self.following = None;
+        self.cursors = Cursors::default();
         self.published.set_stage(Stage::Halted);
         // Nothing of the machine is trusted here, so the writers are answered directly.
         for waiting in self.pending.drain().collect::<Vec<_>>() {
@@ -232,7 +273,10 @@ impl<D: Disk, C: Clock, W> Copy<D, C, W> {
         ports: &mut impl Ports<Writer = W>,
     ) {
         match self.take_in(asked, &append) {
-            Ok((appended, word)) => self.promise(appended, word, append.timeout, writer, ports),
+            Ok((appended, word, actions)) => {
+                self.carry_out(actions, ports);
+                self.promise(appended, word, append.timeout, writer, ports);
+            }
             Err(error) => ports.answer(writer, Err(error)),
         }
     }
@@ -249,7 +293,7 @@ impl<D: Disk, C: Clock, W> Copy<D, C, W> {
         &mut self,
         asked: Generation,
         append: &Append,
-    ) -> Result<(Appended, Option<Word>), AppendError> {
+    ) -> Result<(Appended, Option<Word>, Vec<Action>), AppendError> {
         if let Some(reason) = self.halted {
             return Err(AppendError::Halted(reason.to_string()));
         }
@@ -259,7 +303,7 @@ impl<D: Disk, C: Clock, W> Copy<D, C, W> {
             admission::admit(self.leader.as_ref(), &self.lease, now, asked, append.origin, word)?;
         let header = append.batch.header();
         if let Some(duplicate) = self.check_producer(header, generation)? {
-            return Ok((duplicate, word));
+            return Ok((duplicate, word, Vec::new()));
         }
         let limit = self.config.log.segment_bytes;
         if header.bytes as u64 > limit {
@@ -274,15 +318,12 @@ impl<D: Disk, C: Clock, W> Copy<D, C, W> {
                 lease.may_commit(clock.now())
             })
             .map_err(refused_by_storage)?;
-        self.dirty_since.get_or_insert(now);
-        self.written = true;
-        self.segment_closed |= stored.rolled;
+        self.wrote(stored.rolled, now);
         self.visible.push(stored.end, stored.bytes);
         self.published.set_log_end(stored.end);
-        if let Some(leader) = &mut self.leader {
-            let actions = leader.step(Event::Appended { end: stored.end }, now);
-            debug_assert!(actions.is_empty(), "a write alone gives no word");
-        }
+        // A write alone gives no word, but it may be time to say who holds what.
+        let event = Event::Appended { end: stored.end };
+        let actions = self.leader.as_mut().map_or_else(Vec::new, |leader| leader.step(event, now));
         let appended = Appended {
             base_offset: stored.base_offset,
             last_offset: stored.last_offset,
@@ -291,7 +332,7 @@ impl<D: Disk, C: Clock, W> Copy<D, C, W> {
             duplicate: false,
             max_timestamp: header.max_timestamp,
         };
-        Ok((appended, word))
+        Ok((appended, word, actions))
     }
 
     /// What the log knows of the batch's producer: nothing against it, a duplicate, or an error.
@@ -356,8 +397,10 @@ impl<D: Disk, C: Clock, W> Copy<D, C, W> {
 
     /// After a batch of appends: acknowledges what counts as durable without a flush.
     pub fn settle(&mut self, ports: &mut impl Ports<Writer = W>) {
-        let end = self.config.flush.counted(self.log.durable(), self.log.end());
+        let end = self.stored();
         self.step(|leader| (end > leader.stored()).then_some(Event::Stored { end }), ports);
+        self.settle_following(ports);
+        self.ship_on(ports);
     }
 
     /// What to flush now, if the policy asks for it (or `forced`); one job at a time.
@@ -370,7 +413,8 @@ impl<D: Disk, C: Clock, W> Copy<D, C, W> {
         if flushed >= end && !self.segment_closed {
             return None;
         }
-        let asked = forced || self.segment_closed || self.config.flush.asks(flushed, end);
+        let is_waited_for = self.following.as_ref().is_some_and(|following| following.wants_flush());
+        let asked = forced || is_waited_for || self.segment_closed || self.config.flush.asks(flushed, end);
         if !asked && self.flush_due() > now {
             return None;
         }
@@ -394,7 +438,10 @@ impl<D: Disk, C: Clock, W> Copy<D, C, W> {
         self.flush_in_flight = false;
         self.log.flushed(outcome);
         match outcome {
-            Ok(_) => self.settle(ports),
+            Ok(_) => {
+                self.settle(ports);
+                self.cut_if_due(ports);
+            }
             Err(_) => self.halt(HaltReason::Storage, ports),
         }
     }
@@ -424,12 +471,14 @@ impl<D: Disk, C: Clock, W> Copy<D, C, W> {
     /// When the copy wants a [`Copy::tick`] (or a flush by time); never, while nothing waits.
     pub fn next_due(&self) -> MonoTime {
         let tick = self.leader.as_ref().map_or(MonoTime::NEVER, Leader::next_tick);
+        let tick = tick.min(self.cursors.next_tick());
         if self.flush_in_flight { tick } else { tick.min(self.flush_due()) }
     }
 
     /// Time has passed.
     pub fn tick(&mut self, ports: &mut impl Ports<Writer = W>) {
         self.step(|_| Some(Event::Tick), ports);
+        self.tick_cursors(ports);
     }
 
     /// New settings, from the next write on. Refused (false) if they count bytes that no flush covers while
@@ -471,7 +520,11 @@ impl<D: Disk, C: Clock, W> Copy<D, C, W> {
         self.log.producers().describe()
     }
 
-    fn step(&mut self, event: impl FnOnce(&Leader) -> Option<Event>, ports: &mut impl Ports<Writer = W>) {
+    pub(crate) fn step(
+        &mut self,
+        event: impl FnOnce(&Leader) -> Option<Event>,
+        ports: &mut impl Ports<Writer = W>,
+    ) {
         let Some(leader) = &mut self.leader else { return };
         let Some(event) = event(leader) else { return };
         let actions = leader.step(event, self.clock.now());

@@ -14,7 +14,9 @@ pub mod append;
 pub mod config;
 pub mod copy;
 pub mod fence;
+pub mod following;
 pub mod opening;
 pub mod published;
+pub mod shipping;
 
 pub use copy::Copy;

@@ -131,6 +131,28 @@ impl<D: Disk, C: Clock + Clone> Opener<D, C> {
         self.flush(requests, opened, lease)
     }
 
+    /// Opens copies that are to follow: the generation that each accepts stays, and one that is not here is made.
+    /// `renewed`: their identities are new, so that an ambiguous tail may go.
+    pub fn follow<W>(
+        &self,
+        partitions: &[(PartitionId, Arc<PartitionConfig>)],
+        lease: &Lease,
+        renewed: bool,
+    ) -> Vec<Outcome<D, C, W>> {
+        let request = |(partition, config): &(PartitionId, Arc<PartitionConfig>)| {
+            let row = self.replicas.get(partition);
+            OpenRequest {
+                partition: *partition,
+                generation: row.map_or(Generation::ZERO, |row| row.accepted),
+                named: row.map(|row| row.log_id).filter(|_| !renewed),
+                unclean: false,
+                config: Arc::clone(config),
+            }
+        };
+        let requests: Vec<OpenRequest> = partitions.iter().map(request).collect();
+        self.open(&requests, lease)
+    }
+
     /// Compares the identity and stages the fence. The row is durable after the next commit.
     fn accept<W>(&self, request: &OpenRequest) -> Result<Accepted<D>, Outcome<D, C, W>> {
         let Some(row) = self.replicas.get(&request.partition) else {

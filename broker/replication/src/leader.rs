@@ -143,6 +143,11 @@ impl<R: Rules> Leader<R> {
         self.core.takeover
     }
 
+    /// The partition's key as last learned.
+    pub fn key(&self) -> &crate::eligible::KeyState {
+        self.core.eligible.known()
+    }
+
     /// The safety core, for checks.
     pub fn core(&self) -> &Core<R> {
         &self.core

@@ -13,6 +13,7 @@ use crate::partitions::Partitions;
 use crate::peers::{Handler, Peers, Reply, Setup};
 use crate::tasks;
 
+mod ship;
 mod standing;
 
 /// The table.
@@ -24,10 +25,12 @@ impl Handler for Handlers {
     fn handle(&self, _from: &Hello, request: Message, reply: Reply) {
         match request {
             Message::StandingQuery(query) => standing::answer(&self.partitions, query, reply),
-            // Those that nobody answers yet, and those that no connection hands on.
-            Message::Ship(_) | Message::Bootstrap(_) | Message::Rebuild(_) => {
+            Message::Ship(ship) => ship::take(&self.partitions, ship, &reply),
+            // No copy begins anew because a leader says so, yet.
+            Message::Bootstrap(_) | Message::Rebuild(_) => {
                 reply.send(&Message::UnsupportedKind(request.kind()));
             }
+            // No connection hands these on.
             Message::Hello(_)
             | Message::UnsupportedKind(_)
             | Message::Answers(_)
@@ -41,6 +44,7 @@ pub fn start(setup: Setup, listener: TcpListener, agent: &Agent, partitions: &Ar
     let peers = Peers::start(setup);
     let handlers = Arc::new(Handlers { partitions: Arc::clone(partitions) });
     tasks::spawn("peer listener", Arc::clone(&peers).serve(listener, handlers));
+    partitions.ship_over(Arc::clone(&peers));
     agent.ask_by(Arc::new(standing::Inquiries {
         own: agent.node(),
         peers: Arc::clone(&peers),

@@ -25,10 +25,12 @@ use crate::partitions::flusher::Flushed;
 
 mod compaction;
 mod message;
+mod replicating;
 mod state;
 
 pub(super) use compaction::Step;
 pub(super) use message::Message;
+pub(crate) use replicating::Told;
 pub(super) use state::LaneContext;
 use state::State;
 

@@ -84,6 +84,14 @@ impl Led {
         self.changes.send_modify(|changes| *changes += 1);
     }
 
+    /// A copy that had stopped goes on.
+    pub(super) fn resumed(&self, partition: &PartitionId) {
+        if self.halted.lock().remove(partition).is_some() {
+            tracing::info!(%partition, "a copy that was halted goes on");
+            self.changes.send_modify(|changes| *changes += 1);
+        }
+    }
+
     /// The partition is not this broker's any more.
     pub(super) fn forget(&self, partition: &PartitionId) {
         self.remove(partition);

@@ -36,6 +36,7 @@ use crate::tasks;
 use room::Room;
 
 mod damaged;
+mod following;
 mod room;
 
 /// Partitions opened together.
@@ -245,6 +246,7 @@ impl Reconciler {
         let view = &known.view;
         let (node, session) = (self.agent.node(), known.lease.session());
         let mut to_open = Vec::new();
+        let mut to_follow = Vec::new();
         let mut gone = Vec::new();
         for partition in &changes.partitions {
             let named = view.partition(partition).filter(|_| view.topic(&partition.topic).is_some());
@@ -260,11 +262,15 @@ impl Reconciler {
                 }
                 // Held already; or lost, and ended by now.
                 (Some(_) | None, Some(_)) => {}
+                (None, None) if state.state.replicas.len() > 1 && state.state.replicas.contains(&node) => {
+                    to_follow.push(*partition);
+                }
                 (None, None) => self.look_for_lost(view, *partition, &state.state),
             }
         }
         self.delete(gone);
         self.open(known, to_open);
+        self.follow_leaders(known, to_follow);
     }
 
     /// Opens in batches, a few of them at the same time.
@@ -417,7 +423,13 @@ impl Reconciler {
             self.decline(view, partition, generation, declined);
             return;
         }
-        let ticket = replicas.stage(partition, felix_storage::Replica { accepted: generation, ..row });
+        if row.accepted > generation {
+            // The next promotion is at a later one.
+            tracing::warn!(%partition, %generation, accepted = %row.accepted, "a newer leader was accepted here meanwhile");
+            return;
+        }
+        // It may follow, and accept another generation, at this very moment.
+        let ticket = replicas.stage_with(&partition, |row| row.accepted = row.accepted.max(generation));
         if let Err(error) = replicas.commit(ticket) {
             tracing::warn!(%partition, %error, "a generation could not be accepted; trying again");
             self.retry.insert(partition);

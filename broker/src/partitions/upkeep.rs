@@ -14,6 +14,7 @@ use felix_partition::fence;
 use felix_protocol::ids::PartitionId;
 use felix_protocol::time::{Clock, MonoTime};
 use felix_storage::disk::os::OsDisk;
+use felix_storage::replicas::Ticket;
 use felix_storage::{Deleted, FlushError, Replica, Replicas, Retired, StorageError, layout};
 
 use crate::clock::SystemClock;
@@ -258,15 +259,15 @@ impl Keeper {
                 Job::RowsChanged(lane) => self.rows_changed(lane),
                 Job::NoteRows(rows) => {
                     for (partition, row) in rows {
-                        ticket = Some(self.replicas.stage(partition, row));
+                        ticket = Some(self.stage(partition, row));
                     }
                 }
                 Job::NoteRowThen(partition, row, then) => {
-                    ticket = Some(self.replicas.stage(partition, row));
+                    ticket = Some(self.stage(partition, row));
                     after.push(After::Tell(then));
                 }
                 Job::Retire(partition, row, retired) => {
-                    ticket = Some(self.replicas.stage(partition, row));
+                    ticket = Some(self.stage(partition, row));
                     after.push(After::Retire(partition, retired));
                 }
                 Job::Remove(partition, deleted, delay) => {
@@ -306,6 +307,13 @@ impl Keeper {
             self.after(then, noted.as_ref().copied());
         }
         stopped
+    }
+
+    /// A fence never moves back, whoever has moved it meanwhile; and a row that was removed stays so.
+    fn stage(&self, partition: PartitionId, row: Replica) -> Ticket {
+        self.replicas.stage_with(&partition, |now| {
+            *now = Replica { accepted: row.accepted.max(now.accepted), ..row };
+        })
     }
 
     fn rows_changed(&mut self, lane: LaneSender) {

@@ -75,12 +75,13 @@ pub struct Link {
 pub type Outcome<'a> = &'a mut dyn FnMut(&'static str, &'static str);
 
 impl Link {
-    pub(super) fn new(peer: BrokerId, clock: SystemClock) -> Link {
+    /// `first`: numbers from here on are no other link's.
+    pub(super) fn new(peer: BrokerId, clock: SystemClock, first: u64) -> Link {
         Link {
             peer,
             clock,
             live: Mutex::new(None),
-            next: std::sync::atomic::AtomicU64::new(1),
+            next: std::sync::atomic::AtomicU64::new(first),
             requests: Arc::new(Semaphore::new(MOST_REQUESTS)),
             bytes: Arc::new(Semaphore::new(MOST_BYTES as usize)),
             up: watch::Sender::new(None),
@@ -93,7 +94,6 @@ impl Link {
     }
 
     /// Tells of every connection, and of its end.
-    #[cfg(test)]
     pub fn up(&self) -> watch::Receiver<Option<Up>> {
         self.up.subscribe()
     }

@@ -8,16 +8,20 @@ use felix_protocol::batch::{BatchBuilder, CheckedBatch};
 use felix_protocol::ids::{BrokerId, LogId, TopicId, Uuid};
 use felix_protocol::time::WallTime;
 use felix_replication::eligible::{Last, Report, Revision};
+use felix_replication::follower::{Reply, Token};
 use felix_storage::disk::mem::{Crash, MemDisk};
 use felix_storage::{DataDir, FlushMode, Flusher, Limits, LogConfig, Replicas};
 
 use super::*;
 use crate::append::Origin;
 use crate::config::FlushPolicy;
+use crate::following::Noted;
 use crate::opening::{Decline, OpenRequest, Opener, Outcome};
+use crate::shipping::Shipment;
 
 mod crash;
 mod failing;
+mod following;
 mod leaving;
 mod opening;
 
@@ -51,6 +55,10 @@ struct TestPorts {
     opened: usize,
     moved: (u64, u64),
     changed: usize,
+    shipments: Vec<(BrokerId, Shipment)>,
+    notes: Vec<(Replica, Noted)>,
+    told: Vec<(Token, Reply)>,
+    halted: Vec<HaltReason>,
 }
 
 impl Ports for TestPorts {
@@ -71,6 +79,26 @@ impl Ports for TestPorts {
     }
 
     fn cut_off(&mut self, _: PartitionId, _: Generation, _: i64) {}
+
+    fn ship(&mut self, _: PartitionId, follower: BrokerId, shipment: Shipment) {
+        self.shipments.push((follower, shipment));
+    }
+
+    fn note(&mut self, _: PartitionId, row: Replica, noted: Noted) {
+        self.notes.push((row, noted));
+    }
+
+    fn told(&mut self, token: Token, reply: Reply) {
+        self.told.push((token, reply));
+    }
+
+    fn halted(&mut self, _: PartitionId, _: Generation, _: Offset, reason: HaltReason) {
+        self.halted.push(reason);
+    }
+
+    fn resumed(&mut self, _: PartitionId) {
+        self.halted.clear();
+    }
 
     fn moved(&mut self, _: PartitionId, mark_bytes: u64, stable_bytes: u64) {
         self.moved.0 += mark_bytes;

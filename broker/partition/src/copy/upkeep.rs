@@ -103,6 +103,7 @@ impl<D: Disk, C: Clock, W> Copy<D, C, W> {
         let start = self.log.start();
         if start > self.published.log_start() {
             self.publish_start(start, ports);
+            self.started(start, ports);
         }
         Ok(retired)
     }
@@ -114,16 +115,24 @@ impl<D: Disk, C: Clock, W> Copy<D, C, W> {
 
     /// The copy's row as it should be in the table now. The mark in it is never above what is flushed.
     pub fn row(&self) -> Replica {
-        let mark = self.published.mark().min(self.log.synced()).max(self.row.mark);
+        let following = self.following.as_ref();
+        // What is about to be cut must not be noted as flushed.
+        let synced = self.log.synced().min(following.and_then(|it| it.cutting).unwrap_or(Offset::MAX));
+        let mark = self.published.mark().min(synced).max(self.row.mark);
         let moved = mark > self.row.mark;
+        let learned = following.map(|it| it.mark()).filter(|(at, _)| moved || *at == mark);
         // Once everything is flushed under a policy that counts nothing else, no doubt is left.
         let settled = !self.counts_unsynced && self.log.synced() >= self.log.end();
         Replica {
             unsynced: self.row.unsynced && !settled,
             mark,
-            mark_generation: if moved { self.published.generation() } else { self.row.mark_generation },
+            mark_generation: match learned {
+                Some((_, generation)) => generation,
+                None if moved => self.published.generation(),
+                None => self.row.mark_generation,
+            },
             log_start: self.log.start(),
-            synced: self.log.synced(),
+            synced,
             ..self.row
         }
     }

@@ -6,8 +6,10 @@ use crossbeam_channel::Sender;
 use felix_partition::append::Append;
 use felix_partition::config::PartitionConfig;
 use felix_partition::copy::{Closing, DeleteRecordsError, DeleteTo};
-use felix_protocol::ids::{Generation, Offset, PartitionId};
+use felix_partition::following::{Noted, Shipped};
+use felix_protocol::ids::{BrokerId, Generation, Offset, PartitionId};
 use felix_protocol::time::MonoTime;
+use felix_replication::cursor::Event as CursorEvent;
 use felix_replication::eligible::KeyState;
 use felix_replication::event::ReportAnswer;
 use felix_replication::lease::Lease;
@@ -17,8 +19,10 @@ use tokio::sync::oneshot;
 
 use crate::partitions::flusher::Flushed;
 use crate::partitions::lane::compaction::Step;
+use crate::partitions::lane::replicating::Told;
 use crate::partitions::standing::Gathering;
 use crate::partitions::{LaneCopy, ProducersError, Writer};
+use crate::peers::Up;
 
 /// A closed copy: what is left to flush, and its row.
 pub(crate) type Closed = Closing<OsDisk>;
@@ -49,6 +53,18 @@ pub(crate) enum Message {
     },
     /// How far these copies are.
     Standings { partitions: Vec<PartitionId>, gathering: Arc<Gathering> },
+    /// A leader's frame for a copy.
+    Follow { partition: PartitionId, shipped: Shipped, told: Told },
+    /// A row is durable, or cannot be made so.
+    RowNoted { partition: PartitionId, noted: Noted, durable: bool },
+    /// A copy that follows.
+    AdoptFollower { copy: Box<LaneCopy> },
+    /// A connection to a peer ended, or another one began.
+    Connected { broker: BrokerId, before: Option<Up>, up: Option<Up> },
+    /// What became of something that was shipped.
+    Shipped { partition: PartitionId, generation: Generation, broker: BrokerId, event: CursorEvent },
+    /// A peer does not answer; its cursor begins anew.
+    ShipAnew { partition: PartitionId, generation: Generation, broker: BrokerId },
     /// A copy that is ready: the lane owns it from now on, and its tenure begins.
     Adopt { copy: Box<LaneCopy>, key: KeyState },
     /// The lane's copy has durably accepted this generation, and leads at it from now on, under that lease.

@@ -12,10 +12,15 @@ use felix_partition::actions::Ports;
 use felix_partition::append::{AppendError, Appended};
 use felix_partition::config::PartitionConfig;
 use felix_partition::copy::DeleteRecordsError;
-use felix_protocol::ids::{Generation, PartitionId};
+use felix_partition::following::Noted;
+use felix_partition::shipping::Shipment;
+use felix_protocol::ids::{BrokerId, Generation, Offset, PartitionId};
 use felix_protocol::time::{Clock, MonoTime};
 use felix_replication::eligible::Report;
+use felix_replication::follower::{Reply, Token};
 use felix_replication::halted::HaltReason;
+use felix_storage::disk::os::OsDisk;
+use felix_storage::{LogReader, Replica};
 use tokio::sync::oneshot;
 
 use crate::clock::SystemClock;
@@ -23,8 +28,10 @@ use crate::partitions::flusher::{FlushQueue, Flushed, ToFlush};
 use crate::partitions::handle::{PartitionHandle, Tenure};
 use crate::partitions::lane::LaneSender;
 use crate::partitions::lane::message::{Closed, Message};
+use crate::partitions::lane::replicating::{self, Asking};
 use crate::partitions::led::Led;
 use crate::partitions::report::ControlStore;
+use crate::partitions::shipping::{Connections, Ships, Wanted};
 use crate::partitions::steady::Steady;
 use crate::partitions::upkeep::Upkeep;
 use crate::partitions::wait::Waits;
@@ -40,24 +47,51 @@ const STOP_WITHIN: Duration = Duration::from_secs(5);
 const LAST_FOLLOWERS_WITHIN: Duration = Duration::from_secs(2);
 
 /// A copy with what the lane keeps beside it.
-struct Slot {
-    copy: Box<LaneCopy>,
+pub(super) struct Slot {
+    pub(super) copy: Box<LaneCopy>,
+    reader: LogReader<OsDisk>,
     waits: Arc<Waits>,
+    /// Leaders that wait for its word.
+    pub(super) asking: Asking,
     /// Written to or changed since the lane last looked at it.
     touched: bool,
     /// Changed since its row was last noted in the table.
     row_due: bool,
     /// It is to be closed as soon as nothing is under way, and given to whoever waits here.
-    leaving: Option<Sender<Option<Closed>>>,
+    pub(super) leaving: Option<Sender<Option<Closed>>>,
     /// When the lane looks at it at the latest; its entry in `Lane::due`.
     due: MonoTime,
+}
+
+impl Slot {
+    pub(super) fn new(copy: Box<LaneCopy>) -> Slot {
+        Slot {
+            reader: copy.reader(),
+            copy,
+            waits: Arc::new(Waits::default()),
+            asking: Asking::default(),
+            touched: false,
+            row_due: false,
+            leaving: None,
+            due: MonoTime::NEVER,
+        }
+    }
 }
 
 /// What the lane lends to a copy while it carries out actions.
 pub(super) struct LanePorts<'a> {
     lane: &'a LaneSender,
     waits: &'a Waits,
-    control: &'a dyn ControlStore,
+    context: &'a LaneContext,
+    reader: &'a LogReader<OsDisk>,
+    asking: &'a mut Asking,
+}
+
+impl<'a> LanePorts<'a> {
+    fn of(lane: &'a LaneSender, context: &'a LaneContext, slot: &'a mut Slot) -> (Self, &'a mut LaneCopy) {
+        let Slot { copy, reader, waits, asking, .. } = slot;
+        (LanePorts { lane, waits, context, reader, asking }, copy)
+    }
 }
 
 impl Ports for LanePorts<'_> {
@@ -71,13 +105,13 @@ impl Ports for LanePorts<'_> {
     fn report(&mut self, partition: PartitionId, generation: Generation, report: Report) {
         let (lane, number) = (self.lane.clone(), report.number);
         let then = move |answer| lane.send(Message::ReportAnswered { partition, generation, number, answer });
-        self.control.report(partition, generation, report, Box::new(then));
+        self.context.control.report(partition, generation, report, Box::new(then));
     }
 
     fn read_key(&mut self, partition: PartitionId, generation: Generation) {
         let lane = self.lane.clone();
         let then = move |key| lane.send(Message::KeyRead { partition, generation, key });
-        self.control.read_key(partition, Box::new(then));
+        self.context.control.read_key(partition, Box::new(then));
     }
 
     fn opened(&mut self, _partition: PartitionId, _generation: Generation) {}
@@ -87,6 +121,33 @@ impl Ports for LanePorts<'_> {
             %partition, %generation, exposed,
             "no eligible follower answers: the partition is given up, and records that only this broker acknowledged may be lost"
         );
+    }
+
+    fn ship(&mut self, _partition: PartitionId, follower: BrokerId, shipment: Shipment) {
+        let wanted = Wanted { shipment, reader: self.reader.clone(), lane: self.lane.clone() };
+        self.context.ships.ship(follower, wanted);
+    }
+
+    fn note(&mut self, partition: PartitionId, row: Replica, noted: Noted) {
+        replicating::note(self.lane, &self.context.upkeep, partition, row, noted);
+    }
+
+    fn told(&mut self, token: Token, reply: Reply) {
+        self.asking.tell(token, reply);
+    }
+
+    fn halted(
+        &mut self,
+        partition: PartitionId,
+        generation: Generation,
+        position: Offset,
+        reason: HaltReason,
+    ) {
+        self.context.led.halted(&partition, generation, position, reason);
+    }
+
+    fn resumed(&mut self, partition: PartitionId) {
+        self.context.led.resumed(&partition);
     }
 
     fn moved(&mut self, _partition: PartitionId, mark_bytes: u64, stable_bytes: u64) {
@@ -105,13 +166,16 @@ pub(crate) struct LaneContext {
     pub(crate) control: Arc<dyn ControlStore>,
     pub(crate) flusher: Arc<FlushQueue>,
     pub(crate) upkeep: Upkeep,
+    pub(crate) ships: Arc<Ships>,
 }
 
 /// A lane's copies.
 pub(super) struct State {
     sender: LaneSender,
-    context: LaneContext,
-    slots: HashMap<PartitionId, Slot>,
+    pub(super) context: LaneContext,
+    pub(super) slots: HashMap<PartitionId, Slot>,
+    /// The peers that there is a connection to.
+    pub(super) connections: Connections,
     touched: Vec<PartitionId>,
     /// Copies with a due time, earliest first. Invariant: exactly those whose `Slot::due` is not "never".
     due: BTreeSet<(MonoTime, PartitionId)>,
@@ -139,6 +203,7 @@ impl State {
             context,
             steady,
             slots: HashMap::new(),
+            connections: Connections::default(),
             touched: Vec::new(),
             due: BTreeSet::new(),
             retaining: VecDeque::new(),
@@ -189,6 +254,7 @@ impl State {
                 self.work(&partition, |copy, ports| {
                     copy.report_answered(generation, number, answer, ports);
                 });
+                self.ship_to_replicas(&partition);
             }
             Message::KeyRead { partition, generation, key } => {
                 self.work(&partition, |copy, ports| copy.key_read(generation, key, ports));
@@ -205,12 +271,30 @@ impl State {
                     gathering.found(slot.copy.standing());
                 }
             }
+            Message::Follow { partition, shipped, told } => self.follow(partition, shipped, told),
+            Message::RowNoted { partition, noted, durable } => self.row_noted(partition, noted, durable),
+            Message::AdoptFollower { copy } => self.adopt_follower(copy),
+            Message::Connected { broker, before, up } => self.connected(broker, before, up),
+            Message::Shipped { partition, generation, broker, event } => {
+                self.shipped(partition, generation, broker, event);
+            }
+            Message::ShipAnew { partition, generation, broker } => {
+                self.ship_anew(partition, generation, broker);
+            }
             Message::Adopt { copy, key } => self.adopt(copy, key),
             Message::Lead { partition, generation, lease, key } => {
+                if let Some(slot) = self.slots.get_mut(&partition) {
+                    // One that follows a newer leader by now stays with that.
+                    if slot.copy.standing().accepted > generation {
+                        return;
+                    }
+                    slot.asking.give_up();
+                }
                 self.work(&partition, |copy, ports| {
                     copy.accepted(generation, lease, ports);
                     copy.lead(key, ports);
                 });
+                self.ship_to_replicas(&partition);
                 self.publish(&partition);
             }
             Message::Leave { partition, generation, until } => self.leave(partition, generation, until),
@@ -277,9 +361,7 @@ impl State {
         body: impl FnOnce(&mut LaneCopy, &mut LanePorts<'_>),
     ) {
         let Some(slot) = self.slots.get_mut(partition) else { return };
-        let mut ports =
-            LanePorts { lane: &self.sender, waits: &slot.waits, control: self.context.control.as_ref() };
-        let copy = &mut slot.copy;
+        let (mut ports, copy) = LanePorts::of(&self.sender, &self.context, slot);
         let outcome = std::panic::catch_unwind(AssertUnwindSafe(|| body(copy, &mut ports)));
         if !slot.touched {
             slot.touched = true;
@@ -293,9 +375,7 @@ impl State {
 
     pub(super) fn halt(&mut self, partition: &PartitionId, reason: HaltReason) {
         let Some(slot) = self.slots.get_mut(partition) else { return };
-        let mut ports =
-            LanePorts { lane: &self.sender, waits: &slot.waits, control: self.context.control.as_ref() };
-        let copy = &mut slot.copy;
+        let (mut ports, copy) = LanePorts::of(&self.sender, &self.context, slot);
         let halted = std::panic::catch_unwind(AssertUnwindSafe(|| copy.halt(reason, &mut ports)));
         let generation = slot.copy.published().generation();
         self.context.led.halted(partition, generation, slot.copy.published().log_end(), reason);
@@ -320,16 +400,9 @@ impl State {
     fn adopt(&mut self, copy: Box<LaneCopy>, key: felix_replication::eligible::KeyState) {
         let partition = copy.id();
         self.forget(&partition);
-        let slot = Slot {
-            copy,
-            waits: Arc::new(Waits::default()),
-            touched: false,
-            row_due: false,
-            leaving: None,
-            due: MonoTime::NEVER,
-        };
-        self.slots.insert(partition, slot);
+        self.slots.insert(partition, Slot::new(copy));
         self.work(&partition, |copy, ports| copy.lead(key, ports));
+        self.ship_to_replicas(&partition);
         self.publish(&partition);
     }
 
@@ -595,12 +668,17 @@ impl State {
     }
 
     fn close(&self, partition: &PartitionId, slot: Slot) -> Option<Closed> {
-        let Slot { copy, waits, .. } = slot;
+        let Slot { copy, reader, waits, mut asking, .. } = slot;
         if copy.halted().is_some() {
             return None;
         }
-        let mut ports =
-            LanePorts { lane: &self.sender, waits: &waits, control: self.context.control.as_ref() };
+        let mut ports = LanePorts {
+            lane: &self.sender,
+            waits: &waits,
+            context: &self.context,
+            reader: &reader,
+            asking: &mut asking,
+        };
         match std::panic::catch_unwind(AssertUnwindSafe(|| copy.close(&mut ports))) {
             Ok(Ok(closing)) => return Some(closing),
             Ok(Err(error)) => tracing::error!(%partition, %error, "a partition could not be closed"),

@@ -1,0 +1,303 @@
+//! A copy that follows: the one executor of a follower's actions.
+//!
+//! The machine says what is to be done; what must be durable first (a fence, a lowered mark, another identity) is given to
+//! whoever keeps the table of copies and comes back by [`Copy::row_noted`], so that no lane waits for it. Meanwhile the machine
+//! is busy and later frames wait here. Deliberately absent: beginning a log anew (bootstrap and rebuild).
+
+use std::collections::VecDeque;
+
+use felix_protocol::batch::{BatchHeader, CheckedBatch, HEADER_BYTES};
+use felix_protocol::ids::{Generation, Offset};
+use felix_protocol::peer::ship::Said;
+use felix_protocol::time::Clock;
+use felix_replication::follower::{Action, BatchFacts, Event, Follower, Frame, Held, Reply, Token};
+use felix_replication::halted::HaltReason;
+use felix_storage::disk::Disk;
+
+use crate::actions::Ports;
+use crate::copy::Copy;
+use crate::fence::with_new_id;
+use crate::published::{Published, Stage};
+
+/// Frames that may wait for one copy: more than any leader has under way.
+const MOST_QUEUED: usize = 64;
+
+/// What was asked to be made durable of a copy's row.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Noted {
+    /// The fence.
+    Accepted(Generation),
+    /// That the log may end there.
+    Cut(Offset),
+    /// Another identity.
+    Renewed,
+}
+
+/// A frame with its batches, which its facts are about.
+#[derive(Clone, Debug)]
+pub struct Shipped {
+    /// What it says.
+    pub frame: Frame,
+    /// The batches, checked.
+    pub batches: Vec<CheckedBatch>,
+}
+
+/// What is known of a batch.
+pub fn facts(header: &BatchHeader) -> Option<BatchFacts> {
+    let (base, last) = (header.base_offset, header.last_offset());
+    Some(BatchFacts { base, last, generation: header.generation? })
+}
+
+/// What a copy keeps while it follows.
+pub(crate) struct Following {
+    machine: Follower,
+    /// Frames that came while the machine was busy.
+    queue: VecDeque<Shipped>,
+    /// Batches of the frame that the machine works on.
+    batches: Vec<CheckedBatch>,
+    /// The log is about to end here: nothing above may be noted as flushed.
+    pub(crate) cutting: Option<Offset>,
+    /// The row is noted; the cut waits for a flush to end.
+    cut_is_due: bool,
+}
+
+impl Following {
+    /// The mark, and the generation at which it was learned.
+    pub(crate) fn mark(&self) -> (Offset, Generation) {
+        self.machine.core().mark()
+    }
+
+    pub(crate) fn wants_flush(&self) -> bool {
+        self.machine.wants_flush()
+    }
+}
+
+impl<D: Disk, C: Clock, W> Copy<D, C, W> {
+    /// Takes a leader's frame in; the answer goes through `ports` under the frame's token.
+    pub fn follow(&mut self, shipped: Shipped, ports: &mut impl Ports<Writer = W>) {
+        let (token, generation) = (shipped.frame.token, shipped.frame.generation);
+        let leads = self.leads();
+        if self.halted().is_some() {
+            self.refuse_frame(token, Said::Halted(HaltReason::Storage.number()), ports);
+        } else if leads && generation <= self.row.accepted {
+            self.refuse_frame(token, Said::Fenced, ports);
+        } else if self.following.as_ref().is_some_and(|following| following.queue.len() >= MOST_QUEUED) {
+            self.refuse_frame(token, Said::Retry, ports);
+        } else {
+            // Somebody leads at a newer generation: this broker does not any more, whatever it has heard so far.
+            self.end_tenure(ports);
+            let held = self.held();
+            let following = self.following.get_or_insert_with(|| {
+                Box::new(Following {
+                    machine: Follower::new(held),
+                    queue: VecDeque::new(),
+                    batches: Vec::new(),
+                    cutting: None,
+                    cut_is_due: false,
+                })
+            });
+            following.queue.push_back(shipped);
+            self.go_on(ports);
+        }
+    }
+
+    fn held(&self) -> Held {
+        let (start, end) = self.bounds();
+        Held {
+            log: self.own().log,
+            accepted: self.row.accepted,
+            start,
+            end,
+            stored: self.stored(),
+            mark: self.published.mark(),
+            mark_generation: self.row.mark_generation,
+            map: self.log.generations().clone(),
+            halted: None,
+        }
+    }
+
+    fn refuse_frame(&self, token: Token, said: Said, ports: &mut impl Ports<Writer = W>) {
+        let (log, end) = (self.own().log, self.stored());
+        ports.told(token, Reply { generation: self.row.accepted, log, end, said });
+    }
+
+    /// Feeds the machine for as long as it takes more.
+    fn go_on(&mut self, ports: &mut impl Ports<Writer = W>) {
+        while let Some(following) = &mut self.following
+            && !following.machine.is_busy()
+            && let Some(Shipped { frame, batches }) = following.queue.pop_front()
+        {
+            following.batches = batches;
+            self.step_following(Event::Frame(frame), ports);
+        }
+    }
+
+    fn step_following(&mut self, event: Event, ports: &mut impl Ports<Writer = W>) {
+        let mut events = VecDeque::from([event]);
+        while let Some(event) = events.pop_front() {
+            let now = self.clock.now();
+            let Some(following) = &mut self.following else { return };
+            for action in following.machine.step(event, now) {
+                events.extend(self.carry_out_following(action, ports));
+            }
+        }
+    }
+
+    fn carry_out_following(&mut self, action: Action, ports: &mut impl Ports<Writer = W>) -> Option<Event> {
+        match action {
+            Action::Accept(generation) => {
+                // Every later row says so too. The machine answers at it when this one is durable.
+                self.row.accepted = generation;
+                self.show(self.published.mark().min(self.stored()));
+                ports.note(self.id, self.row(), Noted::Accepted(generation));
+                None
+            }
+            Action::Cut { to, mark, mark_generation } => {
+                if let Some(following) = &mut self.following {
+                    following.cutting = Some(to);
+                }
+                (self.row.mark, self.row.mark_generation) = (mark, mark_generation);
+                self.show(mark);
+                self.row.synced = self.row.synced.min(to);
+                ports.note(self.id, self.row(), Noted::Cut(to));
+                None
+            }
+            Action::AdoptMap(map) => {
+                self.log.adopt_generations(map);
+                None
+            }
+            Action::Append { skip, compare, .. } => Some(self.append_shipped(skip, compare)),
+            Action::AdvanceMark { mark, .. } => {
+                let last_stable = self.last_stable(mark);
+                self.published.advance(mark, last_stable, 0);
+                None
+            }
+            Action::AdvanceStart { start } => match self.log.advance_start(start) {
+                Ok(start) => {
+                    self.published.set_log_start(start);
+                    None
+                }
+                Err(_) => Some(Event::Failed),
+            },
+            Action::Renew => {
+                self.row = with_new_id(self.row());
+                self.renew(self.row.log_id);
+                ports.note(self.id, self.row, Noted::Renewed);
+                None
+            }
+            // Nobody is asked to: restarts are refused before they come here.
+            Action::Discard { .. } => Some(Event::Failed),
+            Action::Halt(reason) => {
+                ports.halted(self.id, self.row.accepted, self.log.end(), reason);
+                None
+            }
+            Action::Resume => {
+                ports.resumed(self.id);
+                None
+            }
+            Action::Answer { token, reply } => {
+                ports.told(token, reply);
+                None
+            }
+        }
+    }
+
+    /// Nobody reads here; the row comes from what is shown.
+    fn show(&mut self, mark: Offset) {
+        let (start, end) = self.bounds();
+        self.published = std::sync::Arc::new(Published::new(self.row.accepted, start, mark, end));
+        self.published.set_stage(Stage::Closed);
+    }
+
+    /// Compares what is here already, and writes the rest.
+    fn append_shipped(&mut self, skip: usize, compare: usize) -> Event {
+        let Some(following) = &mut self.following else { return Event::Failed };
+        let batches = std::mem::take(&mut following.batches);
+        let (here, new) = batches.split_at(skip.min(batches.len()));
+        for batch in here.iter().skip(compare) {
+            match self.is_here(batch) {
+                Ok(true) => {}
+                Ok(false) => return Event::Differs,
+                Err(_) => return Event::Failed,
+            }
+        }
+        let now = self.clock.now();
+        for batch in new {
+            match self.log.append_stored(batch, self.clock.wall()) {
+                Ok(stored) => self.wrote(stored.rolled, now),
+                Err(_) => return Event::Failed,
+            }
+        }
+        self.published.set_log_end(self.log.end());
+        Event::Written { end: self.log.end() }
+    }
+
+    /// Whether the same bytes stand here.
+    fn is_here(&self, batch: &CheckedBatch) -> Result<bool, felix_storage::ReadError> {
+        let header = batch.header();
+        let read = self.log.reader().read(header.base_offset, header.bytes, header.next_offset(), true)?;
+        let stored: Vec<u8> = read.slices.iter().flatten().copied().take(HEADER_BYTES).collect();
+        Ok(BatchHeader::parse(&stored).is_ok_and(|stored| {
+            (stored.base_offset, stored.bytes, stored.crc) == (header.base_offset, header.bytes, header.crc)
+        }))
+    }
+
+    /// A row that [`Ports::note`] was given is durable, or cannot be made so.
+    pub fn row_noted(&mut self, noted: Noted, durable: bool, ports: &mut impl Ports<Writer = W>) {
+        if self.following.is_none() {
+            return;
+        }
+        let (log, (start, end)) = (self.own().log, self.bounds());
+        match noted {
+            _ if !durable => self.step_following(Event::Failed, ports),
+            Noted::Accepted(generation) => self.step_following(Event::Accepted(generation), ports),
+            Noted::Cut(_) => {
+                if let Some(following) = &mut self.following {
+                    following.cut_is_due = true;
+                }
+                self.cut_if_due(ports);
+            }
+            Noted::Renewed => self.step_following(Event::Renewed { log, start, end }, ports),
+        }
+        self.go_on(ports);
+    }
+
+    /// Cuts the log, unless a flush is under way: its end comes by here.
+    pub(crate) fn cut_if_due(&mut self, ports: &mut impl Ports<Writer = W>) {
+        let flushing = self.is_flushing();
+        let Some(following) = self.following.as_mut().filter(|following| following.cut_is_due && !flushing)
+        else {
+            return;
+        };
+        following.cut_is_due = false;
+        let Some(to) = following.cutting else { return };
+        let cut = self.log.truncate(to, self.clock.wall());
+        if let Some(following) = &mut self.following {
+            following.cutting = None;
+        }
+        let event = match cut {
+            Ok(end) => {
+                self.published.set_log_end(end);
+                Event::Cut { end }
+            }
+            Err(_) => Event::Failed,
+        };
+        self.step_following(event, ports);
+        self.go_on(ports);
+    }
+
+    /// Retention has moved the log start.
+    pub(crate) fn started(&mut self, start: Offset, ports: &mut impl Ports<Writer = W>) {
+        self.step_following(Event::Started { start }, ports);
+    }
+
+    /// Tells the machine what is durable.
+    pub(crate) fn settle_following(&mut self, ports: &mut impl Ports<Writer = W>) {
+        let end = self.stored();
+        let stored = self.following.as_ref().map(|following| following.machine.core().bounds().1);
+        if stored.is_some_and(|stored| stored < end) {
+            self.step_following(Event::Stored { end }, ports);
+            self.go_on(ports);
+        }
+    }
+}

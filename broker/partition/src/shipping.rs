@@ -1,0 +1,211 @@
+//! What a leader sends to its followers: the one executor of the cursors' actions.
+//!
+//! A cursor says what is to be sent; the bytes are read, and sent, by whoever runs the copy, off the thread that owns it. What a
+//! cursor learns it tells the leader here. Deliberately absent: restarts (bootstrap and rebuild), which are never granted.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use felix_protocol::ids::{BrokerId, Generation, Offset};
+use felix_protocol::peer::ship::{Part, TenureHeader};
+use felix_protocol::time::{Clock, MonoTime};
+use felix_replication::cursor::{
+    Action, Cursor, Event, FrameId, HEADER_ENTRIES, HeaderMap, Limits, LogFacts,
+};
+use felix_replication::event::Event as LeaderEvent;
+use felix_replication::leader::Phase;
+use felix_storage::disk::Disk;
+
+use crate::actions::Ports;
+use crate::copy::Copy;
+
+/// Something to send to one follower.
+#[derive(Clone, Debug)]
+pub struct Shipment {
+    /// Whose answer it is that comes back.
+    pub frame: FrameId,
+    /// What is said. Without records, if they are to be read.
+    pub part: Part,
+    /// So many bytes of records are to be read from the part's beginning on, at least one batch; and that they were comes back
+    /// by [`Copy::shipped`].
+    pub most: Option<usize>,
+}
+
+/// The cursors of one tenure.
+#[derive(Default)]
+pub(crate) struct Cursors {
+    cursors: BTreeMap<BrokerId, Cursor>,
+    told: Option<LogFacts>,
+}
+
+impl Cursors {
+    pub(crate) fn next_tick(&self) -> MonoTime {
+        self.cursors.values().map(Cursor::next_tick).min().unwrap_or(MonoTime::NEVER)
+    }
+}
+
+impl<D: Disk, C: Clock, W> Copy<D, C, W> {
+    fn log_facts(&self) -> LogFacts {
+        LogFacts { base: self.log.start(), end: self.log.end(), mark: self.published.mark() }
+    }
+
+    /// A cursor for everyone who holds a copy, as far as the leader knows. `is_up`: to whom there is a connection.
+    pub fn ship_to_replicas(&mut self, is_up: impl Fn(BrokerId) -> bool, ports: &mut impl Ports<Writer = W>) {
+        let Some(leader) = self.leader.as_ref().filter(|leader| leader.phase() != Phase::Ended) else {
+            return;
+        };
+        let replicas: BTreeSet<BrokerId> = leader.key().replicas.clone();
+        let (own, generation, facts) = (self.own().broker, self.row.accepted, self.log_facts());
+        self.cursors.cursors.retain(|broker, _| replicas.contains(broker));
+        for broker in replicas.iter().copied().filter(|broker| *broker != own) {
+            if self.cursors.cursors.contains_key(&broker) {
+                continue;
+            }
+            let cursor = Cursor::new(broker, generation, facts, Limits::default());
+            self.cursors.cursors.insert(broker, cursor);
+            if is_up(broker) {
+                self.step_cursor(broker, Event::Connected, ports);
+            }
+        }
+    }
+
+    /// The followers of this tenure.
+    pub fn followers(&self) -> impl Iterator<Item = BrokerId> + '_ {
+        self.cursors.cursors.keys().copied()
+    }
+
+    /// There is a connection to that broker, another than before, or there is none any more.
+    pub fn connected(&mut self, broker: BrokerId, is_up: bool, ports: &mut impl Ports<Writer = W>) {
+        self.step_cursor(broker, if is_up { Event::Connected } else { Event::Disconnected }, ports);
+    }
+
+    /// What became of a shipment of that tenure.
+    pub fn shipped(
+        &mut self,
+        broker: BrokerId,
+        generation: Generation,
+        event: Event,
+        ports: &mut impl Ports<Writer = W>,
+    ) {
+        if self.leads() && self.row.accepted == generation {
+            self.step_cursor(broker, event, ports);
+        }
+    }
+
+    /// Tells the cursors how far the log has come, if it has.
+    pub(crate) fn ship_on(&mut self, ports: &mut impl Ports<Writer = W>) {
+        if self.cursors.cursors.is_empty() || !self.leads() {
+            return;
+        }
+        let facts = self.log_facts();
+        if self.cursors.told == Some(facts) {
+            return;
+        }
+        self.cursors.told = Some(facts);
+        let brokers: Vec<BrokerId> = self.followers().collect();
+        for broker in brokers {
+            self.step_cursor(broker, Event::Log(facts), ports);
+        }
+    }
+
+    pub(crate) fn tick_cursors(&mut self, ports: &mut impl Ports<Writer = W>) {
+        let now = self.clock.now();
+        let due = self.cursors.cursors.iter().filter(|(_, cursor)| cursor.next_tick() <= now);
+        let due: Vec<BrokerId> = due.map(|(broker, _)| *broker).collect();
+        for broker in due {
+            self.step_cursor(broker, Event::Tick, ports);
+        }
+    }
+
+    fn step_cursor(&mut self, broker: BrokerId, event: Event, ports: &mut impl Ports<Writer = W>) {
+        let now = self.clock.now();
+        let Some(cursor) = self.cursors.cursors.get_mut(&broker) else { return };
+        for action in cursor.step(event, now) {
+            self.carry_out_cursor(broker, action, ports);
+        }
+    }
+
+    fn carry_out_cursor(&mut self, broker: BrokerId, action: Action, ports: &mut impl Ports<Writer = W>) {
+        match action {
+            Action::Header { frame, map } => {
+                let header = self.header(map);
+                let end = self.log.end();
+                let part = self.part(None, Some(header), end);
+                ports.ship(self.id, broker, Shipment { frame, part, most: None });
+            }
+            Action::Ship { frame, log, from, most } => {
+                let part = self.part(Some(log), None, from);
+                ports.ship(self.id, broker, Shipment { frame, part, most: Some(most) });
+            }
+            Action::Idle { frame, log } => {
+                let end = self.log.end();
+                let part = self.part(Some(log), None, end);
+                ports.ship(self.id, broker, Shipment { frame, part, most: None });
+            }
+            Action::Heard => self.tell_leader(LeaderEvent::Heard(broker), ports),
+            Action::Confirmed { pair, position } => {
+                self.tell_leader(LeaderEvent::Confirmed { pair, position }, ports);
+            }
+            Action::Dead(pair) => self.tell_leader(LeaderEvent::Dead(pair), ports),
+            Action::Halted { pair, .. } => self.tell_leader(LeaderEvent::Halted(pair), ports),
+            // Nobody is restarted; and that somebody else leads is learned from the control store.
+            Action::AskRestart { .. }
+            | Action::Restart { .. }
+            | Action::ReleaseSlot { .. }
+            | Action::Resumed
+            | Action::Superseded(_) => {}
+        }
+    }
+
+    fn tell_leader(&mut self, event: LeaderEvent, ports: &mut impl Ports<Writer = W>) {
+        self.step(|_| Some(event), ports);
+    }
+
+    fn takeover(&self) -> Offset {
+        self.leader.as_ref().map_or(0, |leader| leader.takeover())
+    }
+
+    fn key_revision(&self) -> u64 {
+        self.leader.as_ref().map_or(0, |leader| leader.key().revision.0)
+    }
+
+    fn header(&self, wanted: HeaderMap) -> TenureHeader {
+        let map = self.log.generations();
+        let entries = match wanted {
+            HeaderMap::Newest => map.newest(HEADER_ENTRIES),
+            HeaderMap::Since(oldest) => map.since(oldest),
+        };
+        let is_whole = entries.len() == map.entries().len();
+        let complete_from = entries.first().map(|(oldest, _)| *oldest).filter(|_| !is_whole);
+        TenureHeader {
+            begins: self.takeover(),
+            base: self.log.start(),
+            entries: entries.to_vec(),
+            complete_from: complete_from.unwrap_or(Generation::ZERO),
+            unclean_at: None,
+        }
+    }
+
+    fn part(
+        &self,
+        log: Option<felix_protocol::ids::LogId>,
+        header: Option<TenureHeader>,
+        from: Offset,
+    ) -> Part {
+        let before =
+            if from > self.log.start() { self.log.generations().generation_at(from - 1) } else { None };
+        Part {
+            partition: self.id,
+            key_revision: self.key_revision(),
+            generation: self.row.accepted,
+            log,
+            header,
+            mark: self.published.mark(),
+            log_start: self.log.start(),
+            log_end: self.log.end(),
+            from,
+            next: from,
+            before,
+            records: Vec::new(),
+        }
+    }
+}

@@ -1,0 +1,82 @@
+//! Ship: a leader's log on its way to the copies here.
+//!
+//! Each part is checked and handed to the lane that owns its copy; it is answered by itself, in whatever order the copies are
+//! done with it. Where there is no copy (yet), the answer is "retry": copies are made by whoever follows the cluster's view, never
+//! because somebody ships.
+
+use felix_partition::following::{Shipped, facts};
+use felix_protocol::batch::scan::Batches;
+use felix_protocol::batch::{BatchError, CheckedBatch};
+use felix_protocol::ids::{Generation, PartitionId};
+use felix_protocol::peer::Message;
+use felix_protocol::peer::ship::{Answer, Answers, Part, Said, Ship};
+use felix_replication::follower::{BatchFacts, Frame, Reply as Told, Token};
+use thiserror::Error;
+
+use crate::partitions::Partitions;
+use crate::peers::Reply;
+
+/// Why records are not taken.
+#[derive(Debug, Error)]
+enum Unfit {
+    /// They are no batches.
+    #[error(transparent)]
+    Batch(#[from] BatchError),
+    /// Nobody stored them.
+    #[error("a batch has no generation")]
+    Generation,
+}
+
+/// Takes a request.
+pub(super) fn take(partitions: &Partitions, ship: Ship, reply: &Reply) {
+    for part in ship.parts {
+        let (partition, reply) = (part.partition, reply.clone());
+        let answer = move |told: Option<Told>| reply.send(&answer_of(partition, told));
+        match shipped(part) {
+            Ok(shipped) => partitions.follow(partition, shipped, Box::new(answer)),
+            Err(error) => {
+                tracing::warn!(%partition, %error, "a leader sent records that are none; it is asked for them again");
+                answer(None);
+            }
+        }
+    }
+}
+
+/// What a copy said; none where there is no copy that could.
+fn answer_of(partition: PartitionId, told: Option<Told>) -> Message {
+    let none = Answer { partition, generation: Generation::ZERO, log: None, end: 0, said: Said::Retry };
+    let answer = told.map_or(none, |told| Answer {
+        partition,
+        generation: told.generation,
+        log: Some(told.log),
+        end: told.end,
+        said: told.said,
+    });
+    Message::Answers(Answers { answers: vec![answer] })
+}
+
+/// The part with its batches, each of which is whole.
+fn shipped(part: Part) -> Result<Shipped, Unfit> {
+    let mut batches = Vec::new();
+    let mut known: Vec<BatchFacts> = Vec::new();
+    for batch in part.records.into_iter().flat_map(Batches::new) {
+        let batch = CheckedBatch::check(batch?.bytes)?;
+        known.push(facts(batch.header()).ok_or(Unfit::Generation)?);
+        batches.push(batch);
+    }
+    let frame = Frame {
+        // Given by the lane.
+        token: Token(0),
+        generation: part.generation,
+        log: part.log,
+        header: part.header,
+        mark: part.mark,
+        log_start: part.log_start,
+        log_end: part.log_end,
+        from: part.from,
+        next: part.next,
+        before: part.before,
+        batches: known,
+    };
+    Ok(Shipped { frame, batches })
+}

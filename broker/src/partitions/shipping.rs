@@ -1,0 +1,232 @@
+//! Lanes to other brokers: what leaders here ship to one peer, all partitions together.
+//!
+//! Cursors ask for one read at a time each, so a queue in the order of asking is fair between partitions. What is asked for is
+//! read here, not on the thread that owns the log: from memory mostly, and where it must come from the disk, that thread of the
+//! network is left to it alone. Small parts of many partitions share a request. A peer that takes nothing stops its own queue:
+//! nothing is read that there is no room for.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::{Arc, OnceLock, Weak};
+use std::time::Duration;
+
+use felix_partition::shipping::Shipment;
+use felix_protocol::ids::{BrokerId, PartitionId};
+use felix_protocol::peer::Message as PeerMessage;
+use felix_protocol::peer::ship::{Answer, Part, Ship};
+use felix_replication::cursor::{Event, FrameId};
+use felix_storage::LogReader;
+use felix_storage::disk::os::OsDisk;
+use parking_lot::Mutex;
+use tokio::sync::mpsc;
+
+use crate::partitions::lane::{LaneSender, Message};
+use crate::peers::{Link, Peers, Unanswered, Up};
+use crate::tasks;
+
+/// Record bytes of one request, unless a single part has more.
+const REQUEST_BYTES: usize = 1 << 20;
+/// Parts of one request.
+const MOST_PARTS: usize = 512;
+/// An answer that takes longer is none: the follower's disk stands still.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// One thing to ship, and where the answer goes.
+pub(crate) struct Wanted {
+    pub(crate) shipment: Shipment,
+    pub(crate) reader: LogReader<OsDisk>,
+    pub(crate) lane: LaneSender,
+}
+
+/// The queues, one a peer. Bounded by the cursors: each has at most one read under way, and few frames besides.
+#[derive(Default)]
+pub(crate) struct Ships {
+    queues: Mutex<BTreeMap<BrokerId, (Weak<Link>, mpsc::UnboundedSender<Wanted>)>>,
+    peers: OnceLock<Arc<Peers>>,
+}
+
+impl Ships {
+    /// Queues something. Without a connection it is dropped: the cursor hears of the connection's end by itself.
+    pub(crate) fn ship(&self, to: BrokerId, wanted: Wanted) {
+        if let Some((_, queue)) = self.queues.lock().get(&to) {
+            let _ = queue.send(wanted);
+        }
+    }
+
+    /// Ships over these connections from now on. Must be called on the runtime.
+    pub(crate) fn begin(self: &Arc<Self>, peers: Arc<Peers>, lanes: Vec<LaneSender>) {
+        if self.peers.set(Arc::clone(&peers)).is_ok() {
+            tasks::spawn("shipping", Arc::clone(self).follow(peers, lanes));
+        }
+    }
+
+    /// Keeps a queue for each link there is. A link that is gone ends its own.
+    async fn follow(self: Arc<Self>, peers: Arc<Peers>, lanes: Vec<LaneSender>) {
+        let mut linked = peers.linked();
+        loop {
+            linked.mark_unchanged();
+            for link in peers.links() {
+                let mut queues = self.queues.lock();
+                let weak = Arc::downgrade(&link);
+                if queues.get(&link.peer()).is_some_and(|(known, _)| known.ptr_eq(&weak)) {
+                    continue;
+                }
+                let (queue, wanted) = mpsc::unbounded_channel();
+                queues.insert(link.peer(), (weak, queue));
+                drop(queues);
+                tasks::spawn("shipping to a broker", run(link, wanted, lanes.clone()));
+            }
+            if linked.changed().await.is_err() {
+                return;
+            }
+        }
+    }
+}
+
+/// Serves one peer until its link is gone.
+async fn run(link: Arc<Link>, mut queue: mpsc::UnboundedReceiver<Wanted>, lanes: Vec<LaneSender>) {
+    let (peer, mut up, mut before) = (link.peer(), link.up(), None);
+    let weak = Arc::downgrade(&link);
+    // Else the link would never be gone.
+    drop(link);
+    loop {
+        let now = *up.borrow_and_update();
+        // What was asked for on an earlier connection is asked for anew.
+        while queue.try_recv().is_ok() {}
+        tell_lanes(peer, &lanes, std::mem::replace(&mut before, now), now);
+        let is_over = match (now, weak.upgrade()) {
+            (Some(now), Some(link)) => tokio::select! {
+                changed = up.changed() => changed.is_err(),
+                () = ship_all(&link, now, &mut queue) => true,
+            },
+            (None, Some(link)) => {
+                drop(link);
+                up.changed().await.is_err()
+            }
+            (_, None) => true,
+        };
+        if is_over {
+            tell_lanes(peer, &lanes, before, None);
+            return;
+        }
+    }
+}
+
+/// Tells every lane of the connection.
+fn tell_lanes(broker: BrokerId, lanes: &[LaneSender], before: Option<Up>, up: Option<Up>) {
+    if before == up {
+        return;
+    }
+    for lane in lanes {
+        lane.send(Message::Connected { broker, before, up });
+    }
+}
+
+/// Ships what is asked for on this connection.
+async fn ship_all(link: &Arc<Link>, up: Up, queue: &mut mpsc::UnboundedReceiver<Wanted>) {
+    while let Some(first) = queue.recv().await {
+        let mut request = Request::default();
+        request.take(link.peer(), first);
+        while request.bytes < REQUEST_BYTES
+            && request.parts.len() < MOST_PARTS
+            && let Ok(next) = queue.try_recv()
+        {
+            request.take(link.peer(), next);
+        }
+        let bytes = request.bytes + request.parts.len() * 128;
+        // The connection's end drops this, and with it what was read.
+        let Some(room) = link.room(bytes).await else { return };
+        let Request { parts, mut waiting, .. } = request;
+        if parts.is_empty() {
+            continue;
+        }
+        let (peer, mut left) = (link.peer(), parts.len());
+        let answered = move |answer: Result<PeerMessage, Unanswered>| match answer {
+            Ok(PeerMessage::Answers(answers)) => {
+                for answer in answers.answers {
+                    left -= usize::from(waiting.answered(peer, &answer));
+                }
+                left == 0
+            }
+            // The cursors begin anew: by the connection's end, or because they are told so.
+            Ok(_) | Err(_) => {
+                waiting.given_up(peer);
+                true
+            }
+        };
+        let sent =
+            link.post(&PeerMessage::Ship(Ship { parts }), room, Some(up), PATIENCE, Box::new(answered));
+        if let Err(error) = sent {
+            tracing::debug!(%peer, %error, "a shipment could not be sent");
+        }
+    }
+}
+
+/// A request that is put together.
+#[derive(Default)]
+struct Request {
+    parts: Vec<Part>,
+    bytes: usize,
+    waiting: Waiting,
+}
+
+/// Whose answers are waited for; those of one partition come in order.
+#[derive(Default)]
+struct Waiting(BTreeMap<PartitionId, VecDeque<(LaneSender, Part, FrameId)>>);
+
+impl Request {
+    fn take(&mut self, peer: BrokerId, wanted: Wanted) {
+        let Wanted { shipment: Shipment { frame, mut part, most }, reader, lane } = wanted;
+        let (partition, generation) = (part.partition, part.generation);
+        let tell = |event| lane.send(Message::Shipped { partition, generation, broker: peer, event });
+        if let Some(most) = most {
+            let read = || reader.read(part.from, most, part.log_end, true);
+            let read = if reader.in_memory(part.from) { read() } else { tasks::apart(read) };
+            match read {
+                Ok(read) => {
+                    // Where nothing is left up to the end, compaction took it out.
+                    part.next = if read.slices.is_empty() { part.log_end } else { read.next };
+                    part.records = read.slices;
+                    tell(Event::Sent { frame, next: part.next, bytes: read.bytes });
+                    self.bytes += read.bytes;
+                }
+                Err(error) => {
+                    tracing::debug!(%partition, from = part.from, %error, "what a follower lacks cannot be read");
+                    tell(Event::Unreadable(frame));
+                    return;
+                }
+            }
+        }
+        let head = Part { header: None, records: Vec::new(), ..part.clone() };
+        self.waiting.0.entry(partition).or_default().push_back((lane, head, frame));
+        self.parts.push(part);
+    }
+}
+
+impl Waiting {
+    /// Hands an answer on; whether it was waited for.
+    fn answered(&mut self, peer: BrokerId, answer: &Answer) -> bool {
+        let Some(queue) = self.0.get_mut(&answer.partition) else { return false };
+        let Some((lane, part, frame)) = queue.pop_front() else { return false };
+        let Answer { generation, log, end, said, .. } = *answer;
+        let event = Event::Answer { frame, log, generation, end, said };
+        lane.send(Message::Shipped {
+            partition: part.partition,
+            generation: part.generation,
+            broker: peer,
+            event,
+        });
+        true
+    }
+
+    fn given_up(&mut self, peer: BrokerId) {
+        for (partition, queue) in std::mem::take(&mut self.0) {
+            for (lane, part, _) in queue.into_iter().take(1) {
+                let generation = part.generation;
+                lane.send(Message::ShipAnew { partition, generation, broker: peer });
+            }
+        }
+    }
+}
+
+/// Whether there is a connection to a peer, as lanes know it.
+pub(crate) type Connections = BTreeMap<BrokerId, Up>;

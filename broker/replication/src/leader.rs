@@ -37,6 +37,7 @@ pub use self::cut_off::{CUT_OFF_AFTER, CUT_OFF_REST};
 use self::members::Members;
 pub use self::members::{FIRST_LEVEL, LONGEST_LEVEL, MOST_SLOW};
 use crate::action::{Action, Vouch};
+use crate::eligible::Pair;
 use crate::event::{Event, ReportAnswer};
 use crate::invariants;
 use crate::rules::{AllRules, Rules};
@@ -166,7 +167,7 @@ impl<R: Rules> Leader<R> {
     }
 
     /// C12: whether this copy may be told to begin anew. One that may be promoted is dropped first.
-    pub fn may_restart(&self, pair: &crate::eligible::Pair) -> bool {
+    pub fn may_restart(&self, pair: &Pair) -> bool {
         self.core.may_restart(pair)
     }
 
@@ -238,7 +239,7 @@ impl<R: Rules> Leader<R> {
             Event::Stored { end } => {
                 self.core.stored(end);
                 self.members.passed(self.core.stored, now, self.core.is_followed());
-                self.give_words(&mut actions);
+                self.give_words(now, &mut actions);
                 self.resign_if_ready(now, &mut actions);
             }
             Event::Wait { ticket, word, end, deadline } => {
@@ -249,7 +250,7 @@ impl<R: Rules> Leader<R> {
             Event::Confirmed { pair, position } => {
                 self.members.confirmed(&self.core, pair, position, now);
                 self.core.confirmed(pair, position);
-                self.give_words(&mut actions);
+                self.give_words(now, &mut actions);
                 self.resign_if_ready(now, &mut actions);
             }
             Event::Heard(broker) => self.members.heard(broker, now),
@@ -262,7 +263,7 @@ impl<R: Rules> Leader<R> {
             Event::Need(need) => {
                 self.core.need = need;
                 self.members.look_again();
-                self.give_words(&mut actions);
+                self.give_words(now, &mut actions);
             }
             Event::Leave { until, anyway } => self.leave(until, anyway, now, &mut actions),
             Event::Ended => self.end(&mut actions),
@@ -358,7 +359,7 @@ impl<R: Rules> Leader<R> {
         if self.core.phase != Phase::Leaving {
             self.retry_wait = FIRST_RETRY;
         }
-        self.give_words(actions);
+        self.give_words(now, actions);
         self.resign_if_ready(now, actions);
     }
 
@@ -396,12 +397,23 @@ impl<R: Rules> Leader<R> {
 
     /// Reports who may be promoted, where that is not what the key says.
     fn review(&mut self, now: MonoTime, actions: &mut Vec<Action>) {
-        if self.core.phase == Phase::Open
-            && !self.is_reporting()
-            && self.members.is_due(now)
-            && let Some(set) = self.members.review(&self.core, now)
-        {
-            actions.push(Action::Report(self.core.propose_set(set)));
+        if self.core.phase != Phase::Open || self.is_reporting() {
+            self.await_follower(None, now, actions);
+        } else if self.members.is_due(now) {
+            let set = self.members.review(&self.core, now);
+            if let Some(set) = set {
+                actions.push(Action::Report(self.core.propose_set(set)));
+            }
+            // What is reported counts anyhow, and nobody is waited for while the store is.
+            let awaited = self.members.awaited().filter(|_| !self.is_reporting());
+            self.await_follower(awaited, now, actions);
+        }
+    }
+
+    /// Has the mark wait for this follower, and for none that it waited for before.
+    fn await_follower(&mut self, pair: Option<Pair>, now: MonoTime, actions: &mut Vec<Action>) {
+        if std::mem::replace(&mut self.core.awaited, pair).is_some_and(|before| pair != Some(before)) {
+            self.give_words(now, actions);
         }
     }
 
@@ -411,9 +423,9 @@ impl<R: Rules> Leader<R> {
     }
 
     /// Moves the mark and releases whoever has their word.
-    fn give_words(&mut self, actions: &mut Vec<Action>) {
+    fn give_words(&mut self, now: MonoTime, actions: &mut Vec<Action>) {
         if self.core.advance() {
-            self.members.marked(self.core.mark);
+            self.members.marked(self.core.mark, now);
             actions.push(Action::Advance { mark: self.core.mark });
         }
         if !self.core.may_acknowledge() || self.waiters.is_empty() {

@@ -63,6 +63,8 @@ pub struct Core<R: Rules> {
     pub(crate) confirmed: BTreeMap<Pair, Offset>,
     /// Pairs that are known dead: C9 does not hold them.
     pub(crate) dead: BTreeSet<Pair>,
+    /// Somebody who is about to become a member: the mark waits for it, too, so that it is not always a little ahead (C5).
+    pub(crate) awaited: Option<Pair>,
 }
 
 /// So many dead pairs are remembered; a copy gets a new name only when it was wiped, rebuilt or in doubt.
@@ -85,6 +87,7 @@ impl<R: Rules> Core<R> {
             takeover: tenure.end,
             confirmed: BTreeMap::new(),
             dead: BTreeSet::new(),
+            awaited: None,
         }
     }
 
@@ -182,6 +185,7 @@ impl<R: Rules> Core<R> {
     /// The tenure is to end; only one that opened has anything to hand over.
     pub fn leave(&mut self) {
         debug_assert_eq!(self.phase, Phase::Open);
+        self.awaited = None;
         self.phase = Phase::Leaving;
     }
 
@@ -260,7 +264,8 @@ impl<R: Rules> Core<R> {
         };
         let need = if R::C8_NEEDS_MEMBERS { self.need } else { 1 };
         let rule = MarkRule { mark: self.mark, stored: self.stored, members: self.members(), need };
-        let mark = rule.mark(counted.iter().map(|pair| self.confirmed.get(pair).copied()));
+        let waited_for = counted.iter().chain(&self.awaited);
+        let mark = rule.mark(waited_for.map(|pair| self.confirmed.get(pair).copied()));
         let moved = mark > self.mark;
         self.mark = mark;
         moved

@@ -34,12 +34,16 @@ pub const LONGEST_LEVEL: Duration = Duration::from_secs(60);
 const TRAIL_STEP: Duration = Duration::from_millis(5);
 /// Passings that are remembered: more than cover [`MOST_SLOW`].
 const TRAIL_LENGTH: usize = 128;
+/// A passing that the mark is beyond is remembered for so long, since followers outside the set are measured against it.
+const TRAIL_KEPT: Duration = Duration::from_secs(1);
 
 /// When the leader's disk had passed which offset.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Trail {
     /// Invariant: both rise.
     passed: VecDeque<(Offset, MonoTime)>,
+    /// The newest passing that is not remembered any more.
+    forgotten: Option<(Offset, MonoTime)>,
 }
 
 impl Trail {
@@ -57,9 +61,11 @@ impl Trail {
         }
     }
 
-    /// What everybody who matters has confirmed is of no interest any more.
-    pub fn forget(&mut self, mark: Offset) {
-        while self.passed.front().is_some_and(|(end, _)| *end <= mark) {
+    /// What the mark is beyond is of no interest any more, once it is as old as nobody may be behind.
+    pub fn forget(&mut self, mark: Offset, now: MonoTime) {
+        let old = |at: MonoTime| now.since(at) >= TRAIL_KEPT;
+        while let Some(passing) = self.passed.front().copied().filter(|(end, at)| *end <= mark && old(*at)) {
+            self.forgotten = Some(passing);
             self.passed.pop_front();
         }
         if self.passed.is_empty() && self.passed.capacity() > 16 {
@@ -69,6 +75,9 @@ impl Trail {
 
     /// Since when whoever has confirmed `position` is behind.
     pub fn behind_since(&self, position: Offset) -> Option<MonoTime> {
+        if let Some((_, at)) = self.forgotten.filter(|(end, _)| position < *end) {
+            return Some(at);
+        }
         let at = self.passed.partition_point(|(end, _)| *end <= position);
         self.passed.get(at).map(|(_, at)| *at)
     }
@@ -89,7 +98,7 @@ struct Pacing {
     usual: Option<Duration>,
     /// It has stopped.
     halted: bool,
-    /// Since when it could be added, while it is not.
+    /// Since when it has kept up, while it is not a member.
     level_since: Option<MonoTime>,
     /// How long it must have been level.
     level_wait: Duration,
@@ -113,6 +122,8 @@ pub(super) struct Members {
     /// Something happened that may change the set.
     dirty: bool,
     review_at: MonoTime,
+    /// A follower that has kept up for long enough and is a little behind the mark at the moment: the mark waits for it.
+    awaited: Option<Pair>,
 }
 
 impl Default for Members {
@@ -124,6 +135,7 @@ impl Default for Members {
             heard: BTreeMap::new(),
             dirty: true,
             review_at: MonoTime::NEVER,
+            awaited: None,
         }
     }
 }
@@ -169,8 +181,13 @@ impl Members {
         }
     }
 
-    pub fn marked(&mut self, mark: Offset) {
-        self.trail.forget(mark);
+    pub fn marked(&mut self, mark: Offset, now: MonoTime) {
+        self.trail.forget(mark, now);
+    }
+
+    /// Whom the mark waits for although it is no member.
+    pub fn awaited(&self) -> Option<Pair> {
+        self.awaited
     }
 
     /// Called before the core hears of it.
@@ -198,7 +215,9 @@ impl Members {
             follower.usual = Some(follower.usual.map_or(took, |usual| (usual * 7 + took) / 8));
         }
         let member = core.eligible.known().eligible.contains(&pair);
-        self.dirty |= !member && (follower.level_since.is_none() || before.is_none());
+        let reached = core.mark.max(core.takeover);
+        let news = follower.level_since.is_none() || before.is_none_or(|before| before < reached);
+        self.dirty |= !member && news;
     }
 
     pub fn halted(&mut self, pair: Pair) {
@@ -227,6 +246,7 @@ impl Members {
     pub fn review<R: Rules>(&mut self, core: &Core<R>, now: MonoTime) -> Option<BTreeSet<Pair>> {
         self.dirty = false;
         self.review_at = MonoTime::NEVER;
+        self.awaited = None;
         let known = &core.eligible.known().eligible;
         let leaving: BTreeSet<Pair> =
             known.iter().filter(|pair| self.must_go(core, pair, now)).copied().collect();
@@ -250,17 +270,24 @@ impl Members {
             let behind = self.trail.behind_since(position);
             let slow = behind.is_some_and(|since| now.since(since) >= follower.slow_after());
             let gone = self.nodes.fenced.contains(broker) || self.nodes.draining.contains(broker);
-            if follower.halted || slow || gone || !core.may_add(&follower.pair) {
+            if follower.halted || slow || gone || core.dead.contains(&follower.pair) {
                 follower.level_since = None;
                 continue;
             }
-            able.insert(follower.pair);
+            let may_add = core.may_add(&follower.pair);
+            if may_add {
+                able.insert(follower.pair);
+            }
+            // A mark that moves all the time is a little ahead of whoever is not waited for: keeping up is what counts.
             let since = *follower.level_since.get_or_insert(now);
             let ready_at = since.after(follower.level_wait);
-            if ready_at <= now {
-                ready.insert(follower.pair);
-            } else {
+            if ready_at > now {
                 self.review_at = self.review_at.min(ready_at);
+            } else if may_add {
+                ready.insert(follower.pair);
+            } else if let Some(since) = behind.filter(|_| self.awaited.is_none()) {
+                self.awaited = Some(follower.pair);
+                self.review_at = self.review_at.min(since.after(follower.slow_after()));
             }
         }
         let facts = Facts { known, dead: &core.dead, leaving: &leaving, able: &able, ready: &ready };
@@ -387,8 +414,11 @@ mod tests {
         assert_eq!(trail.behind_since(11), Some(at(10)), "what comes close together is one");
         assert_eq!(trail.behind_since(30), None);
         assert_eq!(trail.confirmed_by(20), Some(at(10)));
-        trail.forget(11);
-        assert_eq!(trail.behind_since(0), Some(at(10)));
+        trail.forget(11, at(30));
+        assert_eq!(trail.behind_since(0), Some(at(0)), "somebody outside the set may be behind the mark");
+        trail.forget(11, at(1000));
+        assert_eq!(trail.behind_since(0), Some(at(0)));
+        assert_eq!(trail.behind_since(11), Some(at(10)));
         for end in 31..1000 {
             trail.pass(end, at(100 * u64::try_from(end).unwrap()));
         }

@@ -291,6 +291,53 @@ fn while_the_set_stays_true_nothing_is_reported() {
     assert_eq!(leader.lag(), 0);
 }
 
+/// A write every 40 ms that B confirms at once and C one write later. Returns the reports after the opening one, with when they
+/// were made, and the tenure; `goes_on`: what C confirms of a write, if it does.
+fn writes_all_the_time(goes_on: impl Fn(u64) -> bool) -> (Leader, Vec<(u64, BTreeSet<Pair>)>) {
+    let (b, c) = (pair(2, 20), pair(3, 30));
+    let (mut leader, opening) = Leader::<AllRules>::open(tenure(key(3, &[], Last::Never), 2));
+    let [Action::Report(opening)] = opening.as_slice() else { panic!("{opening:?}") };
+    land(&mut leader, opening, 4);
+    let (mut revision, mut reports) = (4, Vec::new());
+    for round in 0..60u64 {
+        let now = round * 40;
+        let end = 11 + i64::try_from(round).unwrap();
+        let mut events = vec![Event::Appended { end }, Event::Stored { end }];
+        events.push(Event::Confirmed { pair: b, position: end });
+        if goes_on(now) {
+            events.push(Event::Confirmed { pair: c, position: end - 1 });
+        }
+        events.push(Event::Tick);
+        for event in events {
+            for action in leader.step(event, at(now)) {
+                let Action::Report(report) = action else { continue };
+                reports.push((now, report.eligible));
+                revision += 1;
+                let answer = ReportAnswer::Landed(Revision(revision));
+                leader.step(Event::ReportAnswered { number: report.number, answer }, at(now));
+            }
+        }
+    }
+    (leader, reports)
+}
+
+#[test]
+fn whoever_keeps_up_with_writes_that_never_stop_becomes_a_member() {
+    let (b, c) = (pair(2, 20), pair(3, 30));
+    let (leader, reports) = writes_all_the_time(|_| true);
+    let [(_, first), (then, both)] = reports.as_slice() else { panic!("{reports:?}") };
+    assert_eq!((first, both), (&BTreeSet::from([b]), &BTreeSet::from([b, c])));
+    assert!((1000..1200).contains(then), "level for a second, whatever the mark does meanwhile: {then}");
+    assert_eq!(leader.mark(), 69, "and from then on the mark waits for it");
+}
+
+#[test]
+fn whoever_stands_still_while_the_mark_waits_for_it_is_waited_for_no_longer_than_a_member() {
+    let (leader, reports) = writes_all_the_time(|now| now < 1000);
+    assert_eq!(reports, [(0, BTreeSet::from([pair(2, 20)]))]);
+    assert_eq!(leader.mark(), 70, "nobody but the set is waited for");
+}
+
 #[test]
 fn the_slowest_follower_that_has_not_stopped_is_the_lag() {
     let (b, c) = (pair(2, 20), pair(3, 30));

@@ -138,6 +138,12 @@ table! {
     halted: IntGauge = "felix_broker_replication_halted" []
         "Copies on this broker that have stopped for good; `/replication/halted` lists them"
         ? "Does a copy need an operator?";
+    rebuilds: IntCounterVec = "felix_broker_replication_rebuilds_total" ["outcome"]
+        "Copies of other brokers that leaders here had begun anew, by outcome: `completed` when level, or `abandoned`"
+        ? "Do followers lose touch with their leaders' logs?";
+    rebuilding: IntGauge = "felix_broker_replication_rebuilding" []
+        "Copies of other brokers that leaders here rebuild now"
+        ? "Is a rebuild under way?";
     damaged: IntGauge = "felix_damaged_places" []
         "Places in logs that are damaged, as opening, reading or the scrub found since the start: reads of them fail; the broker's log names file and position"
         ? "Has a disk changed or lost what was written?";

@@ -19,6 +19,8 @@ mod flusher;
 mod handle;
 mod lane;
 mod led;
+mod nodes;
+mod rebuilds;
 mod reconcile;
 mod report;
 mod scrub;
@@ -42,6 +44,7 @@ use felix_partition::append::{AppendError, Appended};
 use felix_partition::following::Shipped;
 use felix_partition::opening::Opener;
 use felix_protocol::ids::{BrokerId, PartitionId};
+use felix_replication::follower::Restart;
 use felix_replication::halted::Halted;
 use felix_storage::disk::os::OsDisk;
 use felix_storage::{DataDir, FlushError, FlushMode, Flusher, Replicas, StorageError};
@@ -56,6 +59,7 @@ use compaction::Cleaner;
 use flusher::FlushQueue;
 use lane::{LaneContext, LaneSender, Message, Told};
 use led::Led;
+use rebuilds::Rebuilds;
 use report::ControlStore;
 use shipping::Ships;
 use upkeep::Upkeep;
@@ -63,6 +67,7 @@ use upkeep::Upkeep;
 pub use compaction::Figures;
 pub use flusher::Flushes;
 pub use handle::{Answer, PartitionHandle};
+pub use rebuilds::Rebuilt;
 pub use reconcile::{Following, follow};
 pub use scrub::{Pace, Scrubbed};
 pub use wait::{FetchWait, Isolation, Registration};
@@ -132,6 +137,7 @@ pub struct Partitions {
     to_flush: Arc<FlushQueue>,
     opener: Opener<OsDisk, SystemClock>,
     ships: Arc<Ships>,
+    rebuilds: Arc<Rebuilds>,
     threads: Mutex<Vec<Thread>>,
 }
 
@@ -152,6 +158,7 @@ impl Partitions {
         start_flushers(&setup, &to_flush, &flusher, &flushes, &mut threads)?;
         let mut lanes = Vec::new();
         let ships = Arc::<Ships>::default();
+        let rebuilds = Arc::<Rebuilds>::default();
         for number in 0..setup.lanes.max(1) {
             let context = LaneContext {
                 clock: setup.clock,
@@ -160,6 +167,7 @@ impl Partitions {
                 flusher: Arc::clone(&to_flush),
                 upkeep: upkeep.clone(),
                 ships: Arc::clone(&ships),
+                rebuilds: Arc::clone(&rebuilds),
             };
             let lane = LaneSender::new(context);
             let thread = lane.clone();
@@ -195,6 +203,7 @@ impl Partitions {
             to_flush,
             opener,
             ships,
+            rebuilds,
             threads,
         };
         Ok(Arc::new(partitions))
@@ -208,6 +217,16 @@ impl Partitions {
     /// Hands a leader's frame to the copy here; `told` hears what that says, or that there is none.
     pub fn follow(&self, partition: PartitionId, shipped: Shipped, told: Told) {
         self.lane_of(&partition).send(Message::Follow { partition, shipped, told });
+    }
+
+    /// Hands a leader's word to begin anew to the copy here.
+    pub fn restart(&self, partition: PartitionId, restart: Restart, told: Told) {
+        self.lane_of(&partition).send(Message::Restart { partition, restart, told });
+    }
+
+    /// What became of followers' copies that leaders here rebuilt.
+    pub fn rebuilt(&self) -> Rebuilt {
+        self.rebuilds.figures()
     }
 
     /// The partition's current tenure on this broker; `None` where it does not lead.

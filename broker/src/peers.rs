@@ -50,7 +50,7 @@ mod tls;
 mod wire;
 
 pub use directory::Directory;
-pub use link::{Link, Up};
+pub use link::{Link, Room, Up};
 pub use serving::{Handler, Reply};
 pub use tls::Tls;
 

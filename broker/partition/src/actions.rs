@@ -7,14 +7,17 @@ use felix_replication::eligible::Report;
 use felix_replication::follower::{Reply, Token};
 use felix_replication::halted::HaltReason;
 use felix_replication::waiters::Ticket;
-use felix_storage::Replica;
 use felix_storage::disk::Disk;
+use felix_storage::{Replica, StorageError};
 
 use crate::append::{AppendError, Appended};
 use crate::copy::Copy;
 use crate::following::Noted;
 use crate::published::Stage;
 use crate::shipping::Shipment;
+
+/// Frees the space of a log that was given up.
+pub type Removal = Box<dyn FnOnce() -> Result<(), StorageError> + Send>;
 
 /// What a copy needs from whoever runs it.
 pub trait Ports {
@@ -39,6 +42,16 @@ pub trait Ports {
 
     /// Sends something to a follower; what becomes of it comes back by [`Copy::shipped`].
     fn ship(&mut self, partition: PartitionId, follower: BrokerId, shipment: Shipment);
+
+    /// Whether that follower's copy may begin anew now, for a rebuild with a slot; and how many bytes a second it is sent then
+    /// (0: unlimited). It is asked again.
+    fn may_restart(&mut self, partition: PartitionId, follower: BrokerId, rebuild: bool) -> Option<u64>;
+
+    /// The slot is free: the follower is level, or was not rebuilt.
+    fn rebuilt(&mut self, partition: PartitionId, follower: BrokerId, completed: bool);
+
+    /// A log was given up for one that begins anew. Its space may be freed.
+    fn discarded(&mut self, removal: Removal);
 
     /// Makes the copy's row durable, in the order of these calls; [`Copy::row_noted`] follows.
     fn note(&mut self, partition: PartitionId, row: Replica, noted: Noted);

@@ -14,7 +14,7 @@ use felix_protocol::peer::standing::Standing;
 use felix_protocol::time::{Clock, MonoTime};
 use felix_replication::action::Action;
 use felix_replication::eligible::{KeyState, Pair};
-use felix_replication::event::{Event, ReportAnswer};
+use felix_replication::event::{Event, Nodes, ReportAnswer};
 use felix_replication::halted::HaltReason;
 use felix_replication::leader::{Leader, Phase, Tenure};
 use felix_replication::lease::Lease;
@@ -58,6 +58,8 @@ pub struct Copy<D: Disk, C: Clock, W> {
     pub(crate) following: Option<Box<Following>>,
     /// Whom a leader ships to.
     pub(crate) cursors: Cursors,
+    /// The newest unclean promotion, as of this tenure.
+    pub(crate) unclean_at: Option<Generation>,
     own: Pair,
     config: Arc<PartitionConfig>,
     pub(crate) row: Replica,
@@ -99,6 +101,7 @@ impl<D: Disk, C: Clock, W> Copy<D, C, W> {
             visible: Visible::default(),
             following: None,
             cursors: Cursors::default(),
+            unclean_at: None,
             own,
             counts_unsynced: config.flush.counts_unsynced(),
             config,
@@ -168,6 +171,11 @@ impl<D: Disk, C: Clock, W> Copy<D, C, W> {
         self.segment_closed |= rolled;
     }
 
+    /// Everything that is here is flushed.
+    pub(crate) fn nothing_is_dirty(&mut self) {
+        (self.dirty_since, self.segment_closed) = (None, false);
+    }
+
     /// The same bytes have another identity.
     pub(crate) fn renew(&mut self, log: LogId) {
         self.own.log = log;
@@ -212,7 +220,7 @@ impl<D: Disk, C: Clock, W> Copy<D, C, W> {
         self.leader = Some(leader);
         // Whoever waits for an answer of the follower is told by whoever runs the copy.
         self.following = None;
-        self.cursors = Cursors::default();
+        self.drop_cursors(ports);
         self.carry_out(actions, ports);
     }
 
@@ -223,7 +231,7 @@ impl<D: Disk, C: Clock, W> Copy<D, C, W> {
             return;
         }
         let actions = leader.step(Event::Ended, self.clock.now());
-        self.cursors = Cursors::default();
+        self.drop_cursors(ports);
         self.published.set_stage(Stage::Closed);
         self.carry_out(actions, ports);
         ports.changed(self.id);
@@ -254,7 +262,7 @@ impl<D: Disk, C: Clock, W> Copy<D, C, W> {
         self.halted = Some(reason);
         self.leader = None;
         self.following = None;
-        self.cursors = Cursors::default();
+        self.drop_cursors(ports);
         self.published.set_stage(Stage::Halted);
         // Nothing of the machine is trusted here, so the writers are answered directly.
         for waiting in self.pending.drain().collect::<Vec<_>>() {
@@ -466,6 +474,33 @@ impl<D: Disk, C: Clock, W> Copy<D, C, W> {
         ports: &mut impl Ports<Writer = W>,
     ) {
         self.step(|leader| (leader.generation() == generation).then_some(Event::KeyRead { key }), ports);
+    }
+
+    /// The partition's key as the cluster's view has it. Of use only where it is newer than what the tenure knows: somebody else
+    /// has written it.
+    pub fn key_seen(&mut self, generation: Generation, key: KeyState, ports: &mut impl Ports<Writer = W>) {
+        let is_news = |leader: &Leader| {
+            let known = leader.key();
+            let newer = key.revision > known.revision || key.topic > known.topic;
+            (leader.generation() == generation && newer).then(|| Event::KeyRead { key: Some(key.clone()) })
+        };
+        self.step(is_news, ports);
+    }
+
+    /// What the control store says of the nodes.
+    pub fn nodes(&mut self, nodes: &Nodes, ports: &mut impl Ports<Writer = W>) {
+        self.step(|_| Some(Event::Nodes(nodes.clone())), ports);
+    }
+
+    /// The same for a tenure that may not have been told anything yet.
+    pub fn know_nodes(&mut self, nodes: &Nodes, ports: &mut impl Ports<Writer = W>) {
+        let is_news = |leader: &Leader| (leader.nodes() != nodes).then(|| Event::Nodes(nodes.clone()));
+        self.step(is_news, ports);
+    }
+
+    /// The newest unclean promotion of the partition, before [`Copy::lead`]: followers are told, and may cut what was given up by it.
+    pub fn lost_at(&mut self, unclean_at: Option<Generation>) {
+        self.unclean_at = unclean_at;
     }
 
     /// When the copy wants a [`Copy::tick`] (or a flush by time); never, while nothing waits.

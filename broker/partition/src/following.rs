@@ -2,7 +2,10 @@
 //!
 //! The machine says what is to be done; what must be durable first (a fence, a lowered mark, another identity) is given to
 //! whoever keeps the table of copies and comes back by [`Copy::row_noted`], so that no lane waits for it. Meanwhile the machine
-//! is busy and later frames wait here. Deliberately absent: beginning a log anew (bootstrap and rebuild).
+//! is busy and later frames wait here.
+//!
+//! A log is begun anew (bootstrap and rebuild) in three steps, so that no crash leaves an identity with bytes that it does not
+//! stand for: the old bytes get the new identity, durably; the folder is replaced; the row says where the new log begins.
 
 use std::collections::VecDeque;
 
@@ -10,8 +13,9 @@ use felix_protocol::batch::{BatchHeader, CheckedBatch, HEADER_BYTES};
 use felix_protocol::ids::{Generation, Offset};
 use felix_protocol::peer::ship::Said;
 use felix_protocol::time::Clock;
-use felix_replication::follower::{Action, BatchFacts, Event, Follower, Frame, Held, Reply, Token};
+use felix_replication::follower::{Action, BatchFacts, Event, Follower, Frame, Held, Reply, Restart, Token};
 use felix_replication::halted::HaltReason;
+use felix_storage::Replica;
 use felix_storage::disk::Disk;
 
 use crate::actions::Ports;
@@ -31,6 +35,8 @@ pub enum Noted {
     Cut(Offset),
     /// Another identity.
     Renewed,
+    /// Another identity for what is about to give way to a log that begins there.
+    Discarding(Offset),
 }
 
 /// A frame with its batches, which its facts are about.
@@ -40,6 +46,12 @@ pub struct Shipped {
     pub frame: Frame,
     /// The batches, checked.
     pub batches: Vec<CheckedBatch>,
+}
+
+/// What waits for the machine.
+enum Queued {
+    Frame(Shipped),
+    Restart(Restart),
 }
 
 /// What is known of a batch.
@@ -52,13 +64,15 @@ pub fn facts(header: &BatchHeader) -> Option<BatchFacts> {
 pub(crate) struct Following {
     machine: Follower,
     /// Frames that came while the machine was busy.
-    queue: VecDeque<Shipped>,
+    queue: VecDeque<Queued>,
     /// Batches of the frame that the machine works on.
     batches: Vec<CheckedBatch>,
     /// The log is about to end here: nothing above may be noted as flushed.
     pub(crate) cutting: Option<Offset>,
     /// The row is noted; the cut waits for a flush to end.
     cut_is_due: bool,
+    /// The old log has its new identity; one that begins there takes its place as soon as nothing is under way.
+    anew_at: Option<Offset>,
 }
 
 impl Following {
@@ -76,6 +90,21 @@ impl<D: Disk, C: Clock, W> Copy<D, C, W> {
     /// Takes a leader's frame in; the answer goes through `ports` under the frame's token.
     pub fn follow(&mut self, shipped: Shipped, ports: &mut impl Ports<Writer = W>) {
         let (token, generation) = (shipped.frame.token, shipped.frame.generation);
+        self.queue(token, generation, Queued::Frame(shipped), ports);
+    }
+
+    /// A leader wants the copy to begin anew; answered in the same way.
+    pub fn restart(&mut self, restart: Restart, ports: &mut impl Ports<Writer = W>) {
+        self.queue(restart.token, restart.generation, Queued::Restart(restart), ports);
+    }
+
+    fn queue(
+        &mut self,
+        token: Token,
+        generation: Generation,
+        queued: Queued,
+        ports: &mut impl Ports<Writer = W>,
+    ) {
         let leads = self.leads();
         if self.halted().is_some() {
             self.refuse_frame(token, Said::Halted(HaltReason::Storage.number()), ports);
@@ -94,9 +123,10 @@ impl<D: Disk, C: Clock, W> Copy<D, C, W> {
                     batches: Vec::new(),
                     cutting: None,
                     cut_is_due: false,
+                    anew_at: None,
                 })
             });
-            following.queue.push_back(shipped);
+            following.queue.push_back(queued);
             self.go_on(ports);
         }
     }
@@ -125,10 +155,16 @@ impl<D: Disk, C: Clock, W> Copy<D, C, W> {
     fn go_on(&mut self, ports: &mut impl Ports<Writer = W>) {
         while let Some(following) = &mut self.following
             && !following.machine.is_busy()
-            && let Some(Shipped { frame, batches }) = following.queue.pop_front()
+            && let Some(queued) = following.queue.pop_front()
         {
-            following.batches = batches;
-            self.step_following(Event::Frame(frame), ports);
+            let event = match queued {
+                Queued::Frame(Shipped { frame, batches }) => {
+                    following.batches = batches;
+                    Event::Frame(frame)
+                }
+                Queued::Restart(restart) => Event::Restart(restart),
+            };
+            self.step_following(event, ports);
         }
     }
 
@@ -182,11 +218,19 @@ impl<D: Disk, C: Clock, W> Copy<D, C, W> {
             Action::Renew => {
                 self.row = with_new_id(self.row());
                 self.renew(self.row.log_id);
+                self.show(self.row.mark);
                 ports.note(self.id, self.row, Noted::Renewed);
                 None
             }
-            // Nobody is asked to: restarts are refused before they come here.
-            Action::Discard { .. } => Some(Event::Failed),
+            // Readers are let in by the log start that the frames tell, once the mark is there.
+            Action::Discard { base, .. } => {
+                let row = with_new_id(self.row());
+                self.row = Replica { synced: row.log_start, ..row };
+                self.renew(self.row.log_id);
+                self.show(self.row.mark);
+                ports.note(self.id, self.row, Noted::Discarding(base));
+                None
+            }
             Action::Halt(reason) => {
                 ports.halted(self.id, self.row.accepted, self.log.end(), reason);
                 None
@@ -257,6 +301,12 @@ impl<D: Disk, C: Clock, W> Copy<D, C, W> {
                 }
                 self.cut_if_due(ports);
             }
+            Noted::Discarding(base) => {
+                if let Some(following) = &mut self.following {
+                    following.anew_at = Some(base);
+                }
+                self.begin_anew_if_due(ports);
+            }
             Noted::Renewed => self.step_following(Event::Renewed { log, start, end }, ports),
         }
         self.go_on(ports);
@@ -277,6 +327,7 @@ impl<D: Disk, C: Clock, W> Copy<D, C, W> {
         }
         let event = match cut {
             Ok(end) => {
+                self.nothing_is_dirty();
                 self.published.set_log_end(end);
                 Event::Cut { end }
             }
@@ -286,6 +337,32 @@ impl<D: Disk, C: Clock, W> Copy<D, C, W> {
         self.go_on(ports);
     }
 
+    /// Has an empty log take the place of the one that is here, unless a flush or a round of compaction is at it: their ends come
+    /// by here.
+    pub(crate) fn begin_anew_if_due(&mut self, ports: &mut impl Ports<Writer = W>) {
+        if self.is_flushing() || self.log.is_claimed() {
+            return;
+        }
+        let Some(base) = self.following.as_mut().and_then(|following| following.anew_at.take()) else {
+            return;
+        };
+        match self.log.begin_anew(base, self.clock.wall()) {
+            Ok(deleted) => {
+                ports.discarded(Box::new(move || deleted.remove()));
+                let generation = self.row.accepted;
+                (self.row.mark, self.row.mark_generation) = (base, generation);
+                (self.row.log_start, self.row.synced) = (base, base);
+                self.nothing_is_dirty();
+                self.show(base);
+                ports.note(self.id, self.row, Noted::Renewed);
+            }
+            Err(_) => {
+                self.step_following(Event::Failed, ports);
+                self.go_on(ports);
+            }
+        }
+    }
+
     /// Retention has moved the log start.
     pub(crate) fn started(&mut self, start: Offset, ports: &mut impl Ports<Writer = W>) {
         self.step_following(Event::Started { start }, ports);
@@ -293,6 +370,7 @@ impl<D: Disk, C: Clock, W> Copy<D, C, W> {
 
     /// Tells the machine what is durable.
     pub(crate) fn settle_following(&mut self, ports: &mut impl Ports<Writer = W>) {
+        self.begin_anew_if_due(ports);
         let end = self.stored();
         let stored = self.following.as_ref().map(|following| following.machine.core().bounds().1);
         if stored.is_some_and(|stored| stored < end) {

@@ -1,11 +1,12 @@
 //! What a leader sends to its followers: the one executor of the cursors' actions.
 //!
 //! A cursor says what is to be sent; the bytes are read, and sent, by whoever runs the copy, off the thread that owns it. What a
-//! cursor learns it tells the leader here. Deliberately absent: restarts (bootstrap and rebuild), which are never granted.
+//! cursor learns it tells the leader here.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use felix_protocol::ids::{BrokerId, Generation, Offset};
+use felix_protocol::ids::{BrokerId, Generation, LogId, Offset};
+use felix_protocol::peer::bootstrap::Restart;
 use felix_protocol::peer::ship::{Part, TenureHeader};
 use felix_protocol::time::{Clock, MonoTime};
 use felix_replication::cursor::{
@@ -28,6 +29,17 @@ pub struct Shipment {
     /// So many bytes of records are to be read from the part's beginning on, at least one batch; and that they were comes back
     /// by [`Copy::shipped`].
     pub most: Option<usize>,
+    /// Not a part is to be sent, but word to begin anew.
+    pub restart: Option<Restarting>,
+}
+
+/// A bootstrap or a rebuild.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Restarting {
+    /// What is said.
+    pub restart: Restart,
+    /// Which of the two.
+    pub rebuild: bool,
 }
 
 /// The cursors of one tenure.
@@ -35,6 +47,8 @@ pub struct Shipment {
 pub(crate) struct Cursors {
     cursors: BTreeMap<BrokerId, Cursor>,
     told: Option<LogFacts>,
+    /// A log start, and where the batch begins that it lies in.
+    base: Option<(Offset, Offset)>,
 }
 
 impl Cursors {
@@ -55,7 +69,12 @@ impl<D: Disk, C: Clock, W> Copy<D, C, W> {
         };
         let replicas: BTreeSet<BrokerId> = leader.key().replicas.clone();
         let (own, generation, facts) = (self.own().broker, self.row.accepted, self.log_facts());
-        self.cursors.cursors.retain(|broker, _| replicas.contains(broker));
+        let id = self.id;
+        for (broker, cursor) in self.cursors.cursors.extract_if(.., |broker, _| !replicas.contains(broker)) {
+            if cursor.is_rebuilding() {
+                ports.rebuilt(id, broker, false);
+            }
+        }
         for broker in replicas.iter().copied().filter(|broker| *broker != own) {
             if self.cursors.cursors.contains_key(&broker) {
                 continue;
@@ -64,6 +83,15 @@ impl<D: Disk, C: Clock, W> Copy<D, C, W> {
             self.cursors.cursors.insert(broker, cursor);
             if is_up(broker) {
                 self.step_cursor(broker, Event::Connected, ports);
+            }
+        }
+    }
+
+    /// The tenure is over, and with it whatever was under way to its followers.
+    pub(crate) fn drop_cursors(&mut self, ports: &mut impl Ports<Writer = W>) {
+        for (broker, cursor) in std::mem::take(&mut self.cursors).cursors {
+            if cursor.is_rebuilding() {
+                ports.rebuilt(self.id, broker, false);
             }
         }
     }
@@ -130,16 +158,16 @@ impl<D: Disk, C: Clock, W> Copy<D, C, W> {
                 let header = self.header(map);
                 let end = self.log.end();
                 let part = self.part(None, Some(header), end);
-                ports.ship(self.id, broker, Shipment { frame, part, most: None });
+                ports.ship(self.id, broker, Shipment { frame, part, most: None, restart: None });
             }
             Action::Ship { frame, log, from, most } => {
                 let part = self.part(Some(log), None, from);
-                ports.ship(self.id, broker, Shipment { frame, part, most: Some(most) });
+                ports.ship(self.id, broker, Shipment { frame, part, most: Some(most), restart: None });
             }
             Action::Idle { frame, log } => {
                 let end = self.log.end();
                 let part = self.part(Some(log), None, end);
-                ports.ship(self.id, broker, Shipment { frame, part, most: None });
+                ports.ship(self.id, broker, Shipment { frame, part, most: None, restart: None });
             }
             Action::Heard => self.tell_leader(LeaderEvent::Heard(broker), ports),
             Action::Confirmed { pair, position } => {
@@ -147,12 +175,48 @@ impl<D: Disk, C: Clock, W> Copy<D, C, W> {
             }
             Action::Dead(pair) => self.tell_leader(LeaderEvent::Dead(pair), ports),
             Action::Halted { pair, .. } => self.tell_leader(LeaderEvent::Halted(pair), ports),
-            // Nobody is restarted; and that somebody else leads is learned from the control store.
-            Action::AskRestart { .. }
-            | Action::Restart { .. }
-            | Action::ReleaseSlot { .. }
-            | Action::Resumed
-            | Action::Superseded(_) => {}
+            Action::AskRestart { pair, rebuild } => {
+                // C12: not while it counts. One that has stopped is dropped from the set, where C9 allows.
+                let may = self.leader.as_ref().is_some_and(|leader| leader.may_restart(&pair));
+                let granted = may.then(|| ports.may_restart(self.id, broker, rebuild)).flatten();
+                if let Some(bytes_per_sec) = granted {
+                    self.step_cursor(broker, Event::Granted { bytes_per_sec }, ports);
+                }
+            }
+            Action::Restart { frame, log, rebuild } => self.ship_restart(broker, frame, log, rebuild, ports),
+            Action::ReleaseSlot { completed } => ports.rebuilt(self.id, broker, completed),
+            // The follower's own broker lists it; and that somebody else leads is learned from the control store.
+            Action::Resumed | Action::Superseded(_) => {}
+        }
+    }
+
+    fn ship_restart(
+        &mut self,
+        broker: BrokerId,
+        frame: FrameId,
+        log: LogId,
+        rebuild: bool,
+        ports: &mut impl Ports<Writer = W>,
+    ) {
+        let (base, log_start) = (self.base(), self.log.start());
+        let (partition, generation, key_revision) = (self.id, self.row.accepted, self.key_revision());
+        let restart = Restart { partition, key_revision, generation, log, base, log_start };
+        let part = self.part(Some(log), None, base);
+        let restart = Some(Restarting { restart, rebuild });
+        ports.ship(self.id, broker, Shipment { frame, part, most: None, restart });
+    }
+
+    /// The first offset that can be shipped: where the batch around the log start begins. What cannot be read is taken to begin at
+    /// the log start; shipping it fails in the same way then.
+    fn base(&mut self) -> Offset {
+        let start = self.log.start();
+        match self.cursors.base {
+            Some((of, base)) if of == start => base,
+            _ => {
+                let base = self.log.base().unwrap_or(start);
+                self.cursors.base = Some((start, base));
+                base
+            }
         }
     }
 
@@ -168,29 +232,14 @@ impl<D: Disk, C: Clock, W> Copy<D, C, W> {
         self.leader.as_ref().map_or(0, |leader| leader.key().revision.0)
     }
 
-    fn header(&self, wanted: HeaderMap) -> TenureHeader {
-        let map = self.log.generations();
-        let entries = match wanted {
-            HeaderMap::Newest => map.newest(HEADER_ENTRIES),
-            HeaderMap::Since(oldest) => map.since(oldest),
-        };
-        let is_whole = entries.len() == map.entries().len();
-        let complete_from = entries.first().map(|(oldest, _)| *oldest).filter(|_| !is_whole);
-        TenureHeader {
-            begins: self.takeover(),
-            base: self.log.start(),
-            entries: entries.to_vec(),
-            complete_from: complete_from.unwrap_or(Generation::ZERO),
-            unclean_at: None,
-        }
+    fn header(&mut self, wanted: HeaderMap) -> TenureHeader {
+        let base = self.base();
+        let (entries, complete_from) = wanted.of(self.log.generations(), HEADER_ENTRIES);
+        let (begins, unclean_at) = (self.takeover(), self.unclean_at);
+        TenureHeader { begins, base, entries, complete_from, unclean_at }
     }
 
-    fn part(
-        &self,
-        log: Option<felix_protocol::ids::LogId>,
-        header: Option<TenureHeader>,
-        from: Offset,
-    ) -> Part {
+    fn part(&self, log: Option<LogId>, header: Option<TenureHeader>, from: Offset) -> Part {
         let before =
             if from > self.log.start() { self.log.generations().generation_at(from - 1) } else { None };
         Part {

@@ -149,6 +149,11 @@ impl<R: Rules> Leader<R> {
         self.core.eligible.known()
     }
 
+    /// What it was told of the nodes.
+    pub fn nodes(&self) -> &crate::event::Nodes {
+        self.members.nodes()
+    }
+
     /// The safety core, for checks.
     pub fn core(&self) -> &Core<R> {
         &self.core

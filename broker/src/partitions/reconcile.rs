@@ -28,6 +28,7 @@ use tokio::sync::{Notify, watch};
 use crate::clock::SystemClock;
 use crate::partitions::authority::{Authority, Keeping, Known};
 use crate::partitions::lane::Message;
+use crate::partitions::nodes;
 use crate::partitions::report::key_state;
 use crate::partitions::scrub::Pace;
 use crate::partitions::settings::Settings;
@@ -105,6 +106,8 @@ pub fn follow(
     let rings = Arc::clone(&damaged);
     partitions.opener.dir.damage().wake(move || rings.notify_one());
     let runtime = Handle::current();
+    let telling = nodes::watch(Arc::clone(&partitions), agent.clone(), stopped.clone());
+    tasks::spawn("telling leaders of nodes", telling);
     let (authority, keeping) = Authority::start(Arc::clone(&partitions), agent.clone(), runtime.clone())?;
     let reconciler = Reconciler {
         damaged,
@@ -234,6 +237,7 @@ impl Reconciler {
             let every = Duration::from_millis(logs.retention_check_interval_ms.max(1));
             self.partitions.upkeep.retain_every(every);
             self.partitions.scrub.configure(Pace::of(&logs));
+            self.partitions.rebuilds.configure(logs.rebuild.most, logs.rebuild.bytes_per_second);
             if let Err(error) = self.partitions.cleaner.configure(logs.cleaner) {
                 tracing::warn!(%error, "not all threads that compact logs could be started");
             }
@@ -247,6 +251,7 @@ impl Reconciler {
         let (node, session) = (self.agent.node(), known.lease.session());
         let mut to_open = Vec::new();
         let mut to_follow = Vec::new();
+        let mut to_leave = Vec::new();
         let mut gone = Vec::new();
         for partition in &changes.partitions {
             let named = view.partition(partition).filter(|_| view.topic(&partition.topic).is_some());
@@ -260,8 +265,15 @@ impl Reconciler {
                     // Led before in this process: the lane's copy goes on from where it is.
                     self.lead_again(known, *partition, generation);
                 }
-                // Held already; or lost, and ended by now.
-                (Some(_) | None, Some(_)) => {}
+                (_, held) if following::left(&state.state, node) => {
+                    if held.is_some() || self.partitions.opener.replicas.get(partition).is_some() {
+                        to_leave.push(*partition);
+                    }
+                }
+                // Somebody else may have written the key: another set of replicas, say.
+                (Some(generation), Some(_)) => self.tell_of_key(view, *partition, generation),
+                // Lost, and ended by now.
+                (None, Some(_)) => {}
                 (None, None) if state.state.replicas.len() > 1 && state.state.replicas.contains(&node) => {
                     to_follow.push(*partition);
                 }
@@ -269,6 +281,7 @@ impl Reconciler {
             }
         }
         self.delete(gone);
+        self.leave(view, to_leave);
         self.open(known, to_open);
         self.follow_leaders(known, to_follow);
     }
@@ -326,6 +339,8 @@ impl Reconciler {
                     tracing::info!(%partition, cut_bytes = cut, ?rebuilt, "a log was recovered");
                 }
                 let Some(key) = key_state(view, &partition) else { return };
+                let mut copy = copy;
+                copy.lost_at(view.partition(&partition).and_then(|it| it.state.unclean_at));
                 let bounds = copy.bounds();
                 let lane = self.partitions.lane_of(&partition);
                 let adopt = || lane.send(Message::Adopt { copy, key });
@@ -437,7 +452,8 @@ impl Reconciler {
         }
         let Some(key) = key_state(view, &partition) else { return };
         let (lane, lease) = (self.partitions.lane_of(&partition), Lease::shared(known.lease.shared()));
-        let lead = || lane.send(Message::Lead { partition, generation, lease, key });
+        let unclean_at = view.partition(&partition).and_then(|it| it.state.unclean_at);
+        let lead = || lane.send(Message::Lead { partition, generation, lease, key, unclean_at });
         if self.authority.give(known, partition, generation, lead)
             && let Some(held) = self.held.get_mut(&partition)
         {

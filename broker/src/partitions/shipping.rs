@@ -9,22 +9,27 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
-use felix_partition::shipping::Shipment;
-use felix_protocol::ids::{BrokerId, PartitionId};
+use felix_partition::shipping::{Restarting, Shipment};
+use felix_protocol::batch::{BatchHeader, HEADER_BYTES};
+use felix_protocol::ids::{BrokerId, Offset, PartitionId};
 use felix_protocol::peer::Message as PeerMessage;
+use felix_protocol::peer::bootstrap::Bootstrap;
+use felix_protocol::peer::rebuild::Rebuild;
 use felix_protocol::peer::ship::{Answer, Part, Ship};
 use felix_replication::cursor::{Event, FrameId};
-use felix_storage::LogReader;
 use felix_storage::disk::os::OsDisk;
+use felix_storage::{LogReader, Read};
 use parking_lot::Mutex;
 use tokio::sync::mpsc;
 
 use crate::partitions::lane::{LaneSender, Message};
-use crate::peers::{Link, Peers, Unanswered, Up};
+use crate::peers::{Link, Peers, Room, Unanswered, Up};
 use crate::tasks;
 
 /// Record bytes of one request, unless a single part has more.
 const REQUEST_BYTES: usize = 1 << 20;
+/// What a word to begin anew takes, generously.
+const RESTART_BYTES: usize = 256;
 /// Parts of one request.
 const MOST_PARTS: usize = 512;
 /// An answer that takes longer is none: the follower's disk stands still.
@@ -123,23 +128,55 @@ fn tell_lanes(broker: BrokerId, lanes: &[LaneSender], before: Option<Up>, up: Op
 
 /// Ships what is asked for on this connection.
 async fn ship_all(link: &Arc<Link>, up: Up, queue: &mut mpsc::UnboundedReceiver<Wanted>) {
-    while let Some(first) = queue.recv().await {
+    let mut put_off = None;
+    loop {
+        let first = match put_off.take() {
+            Some(wanted) => wanted,
+            None => match queue.recv().await {
+                Some(wanted) => wanted,
+                None => return,
+            },
+        };
+        if let Some(restarting) = first.shipment.restart {
+            let Some(room) = link.room(RESTART_BYTES).await else { return };
+            let mut waiting = Waiting::default();
+            waiting.put(first.lane, first.shipment.part, first.shipment.frame);
+            let Restarting { restart, rebuild } = restarting;
+            let message = if rebuild {
+                PeerMessage::Rebuild(Rebuild(restart))
+            } else {
+                PeerMessage::Bootstrap(Bootstrap(restart))
+            };
+            post(link, up, &message, room, waiting, 1);
+            continue;
+        }
         let mut request = Request::default();
         request.take(link.peer(), first);
         while request.bytes < REQUEST_BYTES
             && request.parts.len() < MOST_PARTS
             && let Ok(next) = queue.try_recv()
         {
+            if next.shipment.restart.is_some() {
+                put_off = Some(next);
+                break;
+            }
             request.take(link.peer(), next);
         }
         let bytes = request.bytes + request.parts.len() * 128;
         // The connection's end drops this, and with it what was read.
         let Some(room) = link.room(bytes).await else { return };
-        let Request { parts, mut waiting, .. } = request;
-        if parts.is_empty() {
-            continue;
+        let Request { parts, waiting, .. } = request;
+        if !parts.is_empty() {
+            let count = parts.len();
+            post(link, up, &PeerMessage::Ship(Ship { parts }), room, waiting, count);
         }
-        let (peer, mut left) = (link.peer(), parts.len());
+    }
+}
+
+/// Sends a request of which so many answers are waited for.
+fn post(link: &Arc<Link>, up: Up, message: &PeerMessage, room: Room, mut waiting: Waiting, mut left: usize) {
+    let peer = link.peer();
+    {
         let answered = move |answer: Result<PeerMessage, Unanswered>| match answer {
             Ok(PeerMessage::Answers(answers)) => {
                 for answer in answers.answers {
@@ -153,8 +190,7 @@ async fn ship_all(link: &Arc<Link>, up: Up, queue: &mut mpsc::UnboundedReceiver<
                 true
             }
         };
-        let sent =
-            link.post(&PeerMessage::Ship(Ship { parts }), room, Some(up), PATIENCE, Box::new(answered));
+        let sent = link.post(message, room, Some(up), PATIENCE, Box::new(answered));
         if let Err(error) = sent {
             tracing::debug!(%peer, %error, "a shipment could not be sent");
         }
@@ -175,13 +211,19 @@ struct Waiting(BTreeMap<PartitionId, VecDeque<(LaneSender, Part, FrameId)>>);
 
 impl Request {
     fn take(&mut self, peer: BrokerId, wanted: Wanted) {
-        let Wanted { shipment: Shipment { frame, mut part, most }, reader, lane } = wanted;
+        let Wanted { shipment: Shipment { frame, mut part, most, .. }, reader, lane } = wanted;
         let (partition, generation) = (part.partition, part.generation);
         let tell = |event| lane.send(Message::Shipped { partition, generation, broker: peer, event });
         if let Some(most) = most {
-            let read = || reader.read(part.from, most, part.log_end, true);
+            // The log start may lie inside the batch that comes first.
+            let read = || reader.read(part.from.max(part.log_start), most, part.log_end, true);
             let read = if reader.in_memory(part.from) { read() } else { tasks::apart(read) };
             match read {
+                Ok(read) if part.from < part.log_start && begins_at(&read) != Some(part.from) => {
+                    // The log begins later by now than where this follower is.
+                    tell(Event::Unreadable(frame));
+                    return;
+                }
                 Ok(read) => {
                     // Where nothing is left up to the end, compaction took it out.
                     part.next = if read.slices.is_empty() { part.log_end } else { read.next };
@@ -197,12 +239,21 @@ impl Request {
             }
         }
         let head = Part { header: None, records: Vec::new(), ..part.clone() };
-        self.waiting.0.entry(partition).or_default().push_back((lane, head, frame));
+        self.waiting.put(lane, head, frame);
         self.parts.push(part);
     }
 }
 
+fn begins_at(read: &Read) -> Option<Offset> {
+    let head: Vec<u8> = read.slices.iter().flatten().copied().take(HEADER_BYTES).collect();
+    BatchHeader::parse(&head).ok().map(|header| header.base_offset)
+}
+
 impl Waiting {
+    fn put(&mut self, lane: LaneSender, part: Part, frame: FrameId) {
+        self.0.entry(part.partition).or_default().push_back((lane, part, frame));
+    }
+
     /// Hands an answer on; whether it was waited for.
     fn answered(&mut self, peer: BrokerId, answer: &Answer) -> bool {
         let Some(queue) = self.0.get_mut(&answer.partition) else { return false };

@@ -373,7 +373,13 @@ fn the_end_of_a_tenure_reaches_its_handles() {
     let revision = Revision(9);
     let key = key_at(revision);
     let next = handle.generation().next().unwrap();
-    lane.send(Message::Lead { partition: partition(0), generation: next, lease: Lease::of_lock(), key });
+    lane.send(Message::Lead {
+        partition: partition(0),
+        generation: next,
+        lease: Lease::of_lock(),
+        key,
+        unclean_at: None,
+    });
     let mut changes = broker.partitions.changes();
     let again = broker.runtime.block_on(async {
         loop {

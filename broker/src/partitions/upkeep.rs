@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender};
+use felix_partition::actions::Removal;
 use felix_partition::fence;
 use felix_protocol::ids::PartitionId;
 use felix_protocol::time::{Clock, MonoTime};
@@ -35,6 +36,8 @@ enum Job {
     Retire(PartitionId, Replica, Retired<OsDisk>),
     Remove(PartitionId, Box<Deleted<OsDisk>>, Duration),
     RemoveFolder(Box<Deleted<OsDisk>>),
+    Free(Removal),
+    Barrier(Sender<()>),
     LookAtTable,
     Suspect,
     NoteSuspects(Vec<(PartitionId, Replica)>),
@@ -122,6 +125,19 @@ impl Upkeep {
         self.send(Job::RemoveFolder(Box::new(deleted)));
     }
 
+    /// Something that was given up goes.
+    pub(super) fn free(&self, removal: Removal) {
+        self.send(Job::Free(removal));
+    }
+
+    /// Returns when everything that was given to the thread before is done, rows durably; or the thread is gone.
+    pub(super) fn barrier(&self) {
+        let (done, wait) = crossbeam_channel::bounded(1);
+        self.send(Job::Barrier(done));
+        // An error means that the thread is gone.
+        let _ = wait.recv();
+    }
+
     /// The table of copies may have failed in somebody else's hands.
     pub(super) fn look_at_table(&self) {
         self.send(Job::LookAtTable);
@@ -152,7 +168,7 @@ impl Upkeep {
 }
 
 /// What still has to leave the disk.
-enum Removal {
+enum Leaving {
     Segments(Retired<OsDisk>),
     Folder(Deleted<OsDisk>),
 }
@@ -169,7 +185,7 @@ struct Keeper {
     retain_every: Duration,
     retain_at: MonoTime,
     /// By time and a number that keeps equal times apart.
-    removals: BTreeMap<(MonoTime, u64), Removal>,
+    removals: BTreeMap<(MonoTime, u64), Leaving>,
     next_removal: u64,
     /// Segments that left their logs while the table could not be written (a full disk, say) or they could not be
     /// renamed: they hold the very space that is missing, so it is tried again at the next look. As many at most
@@ -290,7 +306,9 @@ impl Keeper {
                 }
                 // It is looked at after every batch.
                 Job::LookAtTable => {}
-                Job::RemoveFolder(deleted) => remove(Removal::Folder(*deleted)),
+                Job::RemoveFolder(deleted) => remove(Leaving::Folder(*deleted)),
+                Job::Free(removal) => told(removal()),
+                Job::Barrier(done) => after.push(After::Tell(Box::new(move |_| drop(done.send(()))))),
                 Job::ForgetRow(partition) => ticket = Some(self.replicas.stage_removal(&partition)),
                 Job::RetainEvery(every) => {
                     self.retain_every = every;
@@ -333,14 +351,14 @@ impl Keeper {
             // The folder has another name already; the row without a folder is removed at the next start.
             After::Remove(partition, deleted, delay) => {
                 tracing::debug!(%partition, "a deleted partition leaves the disk");
-                self.remove_later(delay, Removal::Folder(*deleted));
+                self.remove_later(delay, Leaving::Folder(*deleted));
             }
         }
     }
 
     fn hide(&mut self, partition: PartitionId, mut retired: Retired<OsDisk>) {
         match retired.hide() {
-            Ok(()) => self.remove_later(retired.delay, Removal::Segments(retired)),
+            Ok(()) => self.remove_later(retired.delay, Leaving::Segments(retired)),
             Err(error) => {
                 tracing::warn!(%partition, %error, "old segments could not be renamed; it is tried again");
                 self.owed.push((partition, retired));
@@ -366,18 +384,21 @@ impl Keeper {
         }
     }
 
-    fn remove_later(&mut self, delay: Duration, removal: Removal) {
+    fn remove_later(&mut self, delay: Duration, removal: Leaving) {
         let at = self.clock.now().after(delay);
         self.removals.insert((at, self.next_removal), removal);
         self.next_removal += 1;
     }
 }
 
-fn remove(removal: Removal) {
-    let removed = match removal {
-        Removal::Segments(retired) => retired.remove(),
-        Removal::Folder(deleted) => deleted.remove(),
-    };
+fn remove(removal: Leaving) {
+    told(match removal {
+        Leaving::Segments(retired) => retired.remove(),
+        Leaving::Folder(deleted) => deleted.remove(),
+    });
+}
+
+fn told(removed: Result<(), StorageError>) {
     if let Err(error) = removed {
         tracing::warn!(%error, "old files stay on the disk until the next start");
     }

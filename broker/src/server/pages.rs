@@ -42,6 +42,12 @@ impl http::Pages for Pages {
         self.node.metrics.damaged.set(count(self.dir.damage().count()));
         let losses = &self.node.metrics.losses;
         losses.inc_by(self.node.partitions.losses().saturating_sub(losses.get()));
+        let rebuilt = self.node.partitions.rebuilt();
+        self.node.metrics.rebuilding.set(count(rebuilt.running));
+        for (outcome, counted) in [("completed", rebuilt.completed), ("abandoned", rebuilt.abandoned)] {
+            let series = self.node.metrics.rebuilds.with_label_values(&[outcome]);
+            series.inc_by(counted.saturating_sub(series.get()));
+        }
         let flushes = self.node.partitions.flushes();
         let (passes, logs) = (&self.node.metrics.flushes, &self.node.metrics.flushed_logs);
         // Counted where they happen; the series catch up when they are asked for.

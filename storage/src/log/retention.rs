@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use felix_protocol::batch::{BatchHeader, HEADER_BYTES};
 use felix_protocol::ids::Offset;
 use felix_protocol::time::WallTime;
 
@@ -244,6 +245,38 @@ impl<D: Disk> Log<D> {
             self.set_start(to);
         }
         Ok(self.start())
+    }
+
+    /// Gives up everything that is here and begins an empty log at `start` in its place; readers of the old one find it gone.
+    /// The new one is durable after its first [`Log::flush_job`]. No flush job and no claim may be out. What could not be
+    /// begun leaves a log that takes nothing more.
+    pub fn begin_anew(&mut self, start: Offset, now: WallTime) -> Result<Deleted<D>, StorageError> {
+        if self.pending.running || self.claim.is_some() {
+            return Err(StorageError::Poisoned);
+        }
+        let home = self.shared.home.clone();
+        let deleted = delete_folder(&home.dir, &home.folder)?;
+        self.poisoned = true;
+        self.shared.gone.store(true, Ordering::Release);
+        for segment in self.segments().iter() {
+            segment.close_files();
+        }
+        self.shared.tail.clear(home.dir.tail());
+        *self = Log::create(&home.dir, home.partition, self.config.clone(), start, now)?;
+        Ok(deleted)
+    }
+
+    /// The first offset that can be read whole: the log start, or where the batch begins that it lies inside of. Reads from the
+    /// disk only where the log start was moved into a segment.
+    pub fn base(&self) -> Result<Offset, StorageError> {
+        let start = self.start();
+        if start >= self.end || self.segments().iter().any(|segment| segment.base() == start) {
+            return Ok(start);
+        }
+        let read = self.reader().read(start, 1, self.end, true).map_err(super::of_reading)?;
+        let head: Vec<u8> = read.slices.iter().flatten().copied().take(HEADER_BYTES).collect();
+        // Where compaction took the batch out that the start lay inside of, the next one begins behind it.
+        Ok(BatchHeader::parse(&head).map_or(start, |header| header.base_offset.min(start)))
     }
 
     /// Renames the folder away, durably; readers find the log gone.

@@ -13,6 +13,7 @@ use felix_storage::disk::mem::{Crash, MemDisk};
 use felix_storage::{DataDir, FlushMode, Flusher, Limits, LogConfig, Replicas};
 
 use super::*;
+use crate::actions::Removal;
 use crate::append::Origin;
 use crate::config::FlushPolicy;
 use crate::following::Noted;
@@ -59,6 +60,9 @@ struct TestPorts {
     notes: Vec<(Replica, Noted)>,
     told: Vec<(Token, Reply)>,
     halted: Vec<HaltReason>,
+    /// Whether there is a slot for rebuilding.
+    slots: bool,
+    rebuilt: Vec<bool>,
 }
 
 impl Ports for TestPorts {
@@ -82,6 +86,18 @@ impl Ports for TestPorts {
 
     fn ship(&mut self, _: PartitionId, follower: BrokerId, shipment: Shipment) {
         self.shipments.push((follower, shipment));
+    }
+
+    fn may_restart(&mut self, _: PartitionId, _: BrokerId, rebuild: bool) -> Option<u64> {
+        (!rebuild || self.slots).then_some(0)
+    }
+
+    fn rebuilt(&mut self, _: PartitionId, _: BrokerId, completed: bool) {
+        self.rebuilt.push(completed);
+    }
+
+    fn discarded(&mut self, removal: Removal) {
+        removal().unwrap();
     }
 
     fn note(&mut self, _: PartitionId, row: Replica, noted: Noted) {

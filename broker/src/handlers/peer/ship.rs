@@ -4,13 +4,15 @@
 //! done with it. Where there is no copy (yet), the answer is "retry": copies are made by whoever follows the cluster's view, never
 //! because somebody ships.
 
+use felix_cluster::state::Revision;
 use felix_partition::following::{Shipped, facts};
 use felix_protocol::batch::scan::Batches;
 use felix_protocol::batch::{BatchError, CheckedBatch};
 use felix_protocol::ids::{Generation, PartitionId};
 use felix_protocol::peer::Message;
+use felix_protocol::peer::bootstrap::Restart;
 use felix_protocol::peer::ship::{Answer, Answers, Part, Said, Ship};
-use felix_replication::follower::{BatchFacts, Frame, Reply as Told, Token};
+use felix_replication::follower::{self, BatchFacts, Frame, Reply as Told, Token};
 use thiserror::Error;
 
 use crate::partitions::Partitions;
@@ -27,11 +29,16 @@ enum Unfit {
     Generation,
 }
 
-/// Takes a request.
-pub(super) fn take(partitions: &Partitions, ship: Ship, reply: &Reply) {
+/// Takes a request. `seen`: how far this broker's view of the cluster is. A leader whose key is newer may mean a copy that is yet
+/// to be made, or to be given up: not now.
+pub(super) fn take(partitions: &Partitions, seen: Revision, ship: Ship, reply: &Reply) {
     for part in ship.parts {
         let (partition, reply) = (part.partition, reply.clone());
         let answer = move |told: Option<Told>| reply.send(&answer_of(partition, told));
+        if part.key_revision > seen.0 {
+            answer(None);
+            continue;
+        }
         match shipped(part) {
             Ok(shipped) => partitions.follow(partition, shipped, Box::new(answer)),
             Err(error) => {
@@ -40,6 +47,25 @@ pub(super) fn take(partitions: &Partitions, ship: Ship, reply: &Reply) {
             }
         }
     }
+}
+
+/// Hands a leader's word to begin anew on.
+pub(super) fn restart(
+    partitions: &Partitions,
+    seen: Revision,
+    restart: Restart,
+    rebuild: bool,
+    reply: Reply,
+) {
+    let Restart { partition, key_revision, generation, log, base, log_start } = restart;
+    let answer = move |told: Option<Told>| reply.send(&answer_of(partition, told));
+    if key_revision > seen.0 {
+        answer(None);
+        return;
+    }
+    // The token is given by the lane.
+    let restart = follower::Restart { token: Token(0), generation, log, base, log_start, rebuild };
+    partitions.restart(partition, restart, Box::new(answer));
 }
 
 /// What a copy said; none where there is no copy that could.

@@ -11,7 +11,8 @@ use felix_protocol::ids::{BrokerId, Generation, Offset, PartitionId};
 use felix_protocol::time::MonoTime;
 use felix_replication::cursor::Event as CursorEvent;
 use felix_replication::eligible::KeyState;
-use felix_replication::event::ReportAnswer;
+use felix_replication::event::{Nodes, ReportAnswer};
+use felix_replication::follower::Restart;
 use felix_replication::lease::Lease;
 use felix_storage::ProducerDescription;
 use felix_storage::disk::os::OsDisk;
@@ -55,6 +56,12 @@ pub(crate) enum Message {
     Standings { partitions: Vec<PartitionId>, gathering: Arc<Gathering> },
     /// A leader's frame for a copy.
     Follow { partition: PartitionId, shipped: Shipped, told: Told },
+    /// A leader's word to a copy to begin anew.
+    Restart { partition: PartitionId, restart: Restart, told: Told },
+    /// What the control store says of the nodes, which is something else than before.
+    Nodes(Arc<Nodes>),
+    /// The partition's key, as the view has it.
+    KeySeen { partition: PartitionId, generation: Generation, key: KeyState },
     /// A row is durable, or cannot be made so.
     RowNoted { partition: PartitionId, noted: Noted, durable: bool },
     /// A copy that follows.
@@ -68,7 +75,13 @@ pub(crate) enum Message {
     /// A copy that is ready: the lane owns it from now on, and its tenure begins.
     Adopt { copy: Box<LaneCopy>, key: KeyState },
     /// The lane's copy has durably accepted this generation, and leads at it from now on, under that lease.
-    Lead { partition: PartitionId, generation: Generation, lease: Lease, key: KeyState },
+    Lead {
+        partition: PartitionId,
+        generation: Generation,
+        lease: Lease,
+        key: KeyState,
+        unclean_at: Option<Generation>,
+    },
     /// The tenure at this generation is asked for: it resigns, by `until` if it must wait for others. Earlier ones are over.
     Leave { partition: PartitionId, generation: Generation, until: MonoTime },
     /// Tenures up to this generation are over.

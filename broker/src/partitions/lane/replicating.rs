@@ -1,11 +1,13 @@
 //! What a lane does for replication: frames of leaders to the copies it owns, and its own leaders' shipments and answers.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use felix_partition::following::{Noted, Shipped};
 use felix_protocol::ids::{BrokerId, Generation, PartitionId};
 use felix_replication::cursor::Event;
-use felix_replication::follower::{Reply, Token};
+use felix_replication::event::Nodes;
+use felix_replication::follower::{Reply, Restart, Token};
 use felix_storage::Replica;
 
 use crate::partitions::LaneCopy;
@@ -76,8 +78,42 @@ impl State {
         self.work(&partition, |copy, ports| copy.follow(shipped, ports));
     }
 
+    /// A leader's word to a copy to begin anew.
+    pub(super) fn restart(&mut self, partition: PartitionId, mut restart: Restart, told: Told) {
+        let Some(slot) = self.slots.get_mut(&partition).filter(|slot| slot.leaving.is_none()) else {
+            told(None);
+            return;
+        };
+        restart.token = slot.asking.put(told);
+        if slot.copy.leads() && restart.generation > slot.copy.published().generation() {
+            self.context.led.remove(&partition);
+        }
+        self.work(&partition, |copy, ports| copy.restart(restart, ports));
+    }
+
     pub(super) fn row_noted(&mut self, partition: PartitionId, noted: Noted, durable: bool) {
         self.work(&partition, |copy, ports| copy.row_noted(noted, durable, ports));
+        // It may have begun anew.
+        if noted == Noted::Renewed
+            && let Some(slot) = self.slots.get_mut(&partition)
+        {
+            slot.reader = slot.copy.reader();
+        }
+    }
+
+    /// The control store says something else of the nodes than before.
+    pub(super) fn tell_of_nodes(&mut self, nodes: Arc<Nodes>) {
+        let mut concerned: Vec<PartitionId> = self
+            .slots
+            .iter()
+            .filter(|(_, slot)| slot.copy.leads())
+            .map(|(partition, _)| *partition)
+            .collect();
+        concerned.sort();
+        for partition in concerned {
+            self.work(&partition, |copy, ports| copy.nodes(&nodes, ports));
+        }
+        self.nodes = nodes;
     }
 
     /// A copy that follows.
@@ -149,8 +185,9 @@ impl State {
 
     /// Has a leader ship to whom its key names.
     pub(super) fn ship_to_replicas(&mut self, partition: &PartitionId) {
-        let connections = self.connections.clone();
+        let (connections, nodes) = (self.connections.clone(), Arc::clone(&self.nodes));
         self.work(partition, |copy, ports| {
+            copy.know_nodes(&nodes, ports);
             copy.ship_to_replicas(|broker| connections.contains_key(&broker), ports);
         });
     }

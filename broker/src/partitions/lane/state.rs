@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crossbeam_channel::Sender;
-use felix_partition::actions::Ports;
+use felix_partition::actions::{Ports, Removal};
 use felix_partition::append::{AppendError, Appended};
 use felix_partition::config::PartitionConfig;
 use felix_partition::copy::DeleteRecordsError;
@@ -17,6 +17,7 @@ use felix_partition::shipping::Shipment;
 use felix_protocol::ids::{BrokerId, Generation, Offset, PartitionId};
 use felix_protocol::time::{Clock, MonoTime};
 use felix_replication::eligible::Report;
+use felix_replication::event::Nodes;
 use felix_replication::follower::{Reply, Token};
 use felix_replication::halted::HaltReason;
 use felix_storage::disk::os::OsDisk;
@@ -30,6 +31,7 @@ use crate::partitions::lane::LaneSender;
 use crate::partitions::lane::message::{Closed, Message};
 use crate::partitions::lane::replicating::{self, Asking};
 use crate::partitions::led::Led;
+use crate::partitions::rebuilds::Rebuilds;
 use crate::partitions::report::ControlStore;
 use crate::partitions::shipping::{Connections, Ships, Wanted};
 use crate::partitions::steady::Steady;
@@ -49,7 +51,7 @@ const LAST_FOLLOWERS_WITHIN: Duration = Duration::from_secs(2);
 /// A copy with what the lane keeps beside it.
 pub(super) struct Slot {
     pub(super) copy: Box<LaneCopy>,
-    reader: LogReader<OsDisk>,
+    pub(super) reader: LogReader<OsDisk>,
     waits: Arc<Waits>,
     /// Leaders that wait for its word.
     pub(super) asking: Asking,
@@ -128,6 +130,18 @@ impl Ports for LanePorts<'_> {
         self.context.ships.ship(follower, wanted);
     }
 
+    fn may_restart(&mut self, partition: PartitionId, follower: BrokerId, rebuild: bool) -> Option<u64> {
+        self.context.rebuilds.begin(partition, follower, rebuild)
+    }
+
+    fn rebuilt(&mut self, partition: PartitionId, follower: BrokerId, completed: bool) {
+        self.context.rebuilds.end(partition, follower, completed);
+    }
+
+    fn discarded(&mut self, removal: Removal) {
+        self.context.upkeep.free(removal);
+    }
+
     fn note(&mut self, partition: PartitionId, row: Replica, noted: Noted) {
         replicating::note(self.lane, &self.context.upkeep, partition, row, noted);
     }
@@ -167,6 +181,7 @@ pub(crate) struct LaneContext {
     pub(crate) flusher: Arc<FlushQueue>,
     pub(crate) upkeep: Upkeep,
     pub(crate) ships: Arc<Ships>,
+    pub(crate) rebuilds: Arc<Rebuilds>,
 }
 
 /// A lane's copies.
@@ -174,6 +189,8 @@ pub(super) struct State {
     sender: LaneSender,
     pub(super) context: LaneContext,
     pub(super) slots: HashMap<PartitionId, Slot>,
+    /// What leaders are told of the nodes.
+    pub(super) nodes: Arc<Nodes>,
     /// The peers that there is a connection to.
     pub(super) connections: Connections,
     touched: Vec<PartitionId>,
@@ -203,6 +220,7 @@ impl State {
             context,
             steady,
             slots: HashMap::new(),
+            nodes: Arc::default(),
             connections: Connections::default(),
             touched: Vec::new(),
             due: BTreeSet::new(),
@@ -258,6 +276,7 @@ impl State {
             }
             Message::KeyRead { partition, generation, key } => {
                 self.work(&partition, |copy, ports| copy.key_read(generation, key, ports));
+                self.ship_to_replicas(&partition);
             }
             Message::DeleteRecords { partition, to, answer } => self.delete_records(partition, to, answer),
             Message::Producers { partition, answer } => {
@@ -272,6 +291,12 @@ impl State {
                 }
             }
             Message::Follow { partition, shipped, told } => self.follow(partition, shipped, told),
+            Message::Restart { partition, restart, told } => self.restart(partition, restart, told),
+            Message::Nodes(nodes) => self.tell_of_nodes(nodes),
+            Message::KeySeen { partition, generation, key } => {
+                self.work(&partition, |copy, ports| copy.key_seen(generation, key, ports));
+                self.ship_to_replicas(&partition);
+            }
             Message::RowNoted { partition, noted, durable } => self.row_noted(partition, noted, durable),
             Message::AdoptFollower { copy } => self.adopt_follower(copy),
             Message::Connected { broker, before, up } => self.connected(broker, before, up),
@@ -282,7 +307,7 @@ impl State {
                 self.ship_anew(partition, generation, broker);
             }
             Message::Adopt { copy, key } => self.adopt(copy, key),
-            Message::Lead { partition, generation, lease, key } => {
+            Message::Lead { partition, generation, lease, key, unclean_at } => {
                 if let Some(slot) = self.slots.get_mut(&partition) {
                     // One that follows a newer leader by now stays with that.
                     if slot.copy.standing().accepted > generation {
@@ -292,6 +317,7 @@ impl State {
                 }
                 self.work(&partition, |copy, ports| {
                     copy.accepted(generation, lease, ports);
+                    copy.lost_at(unclean_at);
                     copy.lead(key, ports);
                 });
                 self.ship_to_replicas(&partition);

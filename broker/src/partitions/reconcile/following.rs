@@ -4,11 +4,13 @@
 //! compares it from the beginning.
 
 use std::sync::Arc;
+use std::time::Duration;
 
+use felix_cluster::state::Partition;
 use felix_cluster::view::View;
 use felix_partition::config::PartitionConfig;
 use felix_partition::opening::Outcome;
-use felix_protocol::ids::PartitionId;
+use felix_protocol::ids::{BrokerId, Generation, PartitionId};
 use felix_replication::halted::HaltReason;
 use felix_replication::lease::Lease;
 use felix_storage::StorageError;
@@ -19,8 +21,18 @@ use crate::clock::SystemClock;
 use crate::partitions::Writer;
 use crate::partitions::authority::Known;
 use crate::partitions::lane::Message;
+use crate::partitions::report::key_state;
 
 type Wanted = (PartitionId, Arc<PartitionConfig>);
+
+/// Whether the partition is other brokers' for good: one of them leads it, with an open copy, and this one is neither among the
+/// replicas nor among those that may be promoted.
+pub(super) fn left(state: &Partition, node: BrokerId) -> bool {
+    state.opened()
+        && state.leader.is_some_and(|leader| leader.broker != node)
+        && !state.replicas.contains(&node)
+        && state.promotable().iter().all(|pair| pair.broker != node)
+}
 
 impl Reconciler {
     /// Opens those copies, in batches.
@@ -76,9 +88,50 @@ impl Reconciler {
         again
     }
 
+    /// Tells a leader what the view says of its key: of use where somebody else wrote it.
+    pub(super) fn tell_of_key(&self, view: &View, partition: PartitionId, generation: Generation) {
+        if let Some(key) = key_state(view, &partition) {
+            self.partitions.lane_of(&partition).send(Message::KeySeen { partition, generation, key });
+        }
+    }
+
+    /// Copies that were moved to other brokers: they leave the disk after the usual time. What a store that may have gone back says
+    /// is not believed.
+    pub(super) fn leave(&mut self, view: &View, partitions: Vec<PartitionId>) {
+        if partitions.is_empty() {
+            return;
+        }
+        if self.agent.is_unverified() {
+            tracing::warn!(
+                copies = partitions.len(),
+                "the control store says that copies here were moved away, and may have gone back; they are kept"
+            );
+            return;
+        }
+        // It may be back in the list by now: then the next view says so.
+        let (node, newest) = (self.agent.node(), self.agent.view());
+        let left = |id: &PartitionId| newest.partition(id).is_some_and(|it| left(&it.state, node));
+        let mut held = Vec::new();
+        for partition in partitions.into_iter().filter(left) {
+            tracing::info!(%partition, "other brokers hold this partition now; the copy here is given up");
+            if self.held.contains_key(&partition) {
+                held.push(partition);
+                continue;
+            }
+            let wanted = self.wanted(view, &[partition]).pop();
+            let delay_ms = wanted.map_or(0, |(_, config)| config.log.file_delete_delay_ms);
+            let delay = Duration::from_millis(u64::try_from(delay_ms).unwrap_or(0));
+            self.removed(partition, Some(self.partitions.opener.dir.discard(&partition)), delay);
+            self.partitions.led.forget(&partition);
+        }
+        self.delete(held);
+        // Should it be given to this broker again, its row must be a new one.
+        self.partitions.upkeep.barrier();
+    }
+
     fn halt_follower(&self, partition: PartitionId) {
         let accepted = self.partitions.opener.replicas.get(&partition).map(|row| row.accepted);
-        let generation = accepted.unwrap_or(felix_protocol::ids::Generation::ZERO);
+        let generation = accepted.unwrap_or(Generation::ZERO);
         self.partitions.led.halted(&partition, generation, 0, HaltReason::Storage);
         self.partitions.upkeep.look_at_table();
     }

@@ -102,6 +102,17 @@ pub struct LogsConfig {
     pub scrub_interval_ms: i64,
     /// Compaction.
     pub cleaner: CleanerConfig,
+    /// Rebuilding of followers' copies.
+    pub rebuild: RebuildConfig,
+}
+
+/// How copies that have stopped are rebuilt.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RebuildConfig {
+    /// `felix.replication.rebuild.max.concurrent`.
+    pub most: usize,
+    /// `felix.replication.rebuild.bytes.per.sec`; 0: no limit.
+    pub bytes_per_second: u64,
 }
 
 /// Compaction of all logs together.
@@ -249,6 +260,11 @@ impl BrokerConfig {
                     .filter(|bytes| *bytes > 0),
                 scrub_interval_ms: reader.number("felix.scrub.interval.ms"),
                 cleaner: CleanerConfig::read(reader),
+                rebuild: RebuildConfig {
+                    most: usize::try_from(reader.size("felix.replication.rebuild.max.concurrent"))
+                        .unwrap_or(usize::MAX),
+                    bytes_per_second: reader.size("felix.replication.rebuild.bytes.per.sec"),
+                },
             },
             groups: GroupsConfig {
                 min_session_timeout_ms: reader.int("group.min.session.timeout.ms"),

@@ -21,7 +21,6 @@ pub struct Flag {
     pub help: &'static str,
 }
 
-const NO_PEERS: &str = "brokers do not talk to each other before there are replicas";
 const PEERS: &str = "a node without etcd has no other brokers to talk to";
 const LOCK: &str = "a node without etcd has its lease by the lock on its directory, and a cluster keeps what its first \
                     node wrote";
@@ -241,7 +240,7 @@ pub const FLAGS: &[Flag] = &[
         environment: Some("FELIX_REPLICATION_REBUILD_MAX_CONCURRENT"),
         default: Some("1"),
         config: Some("felix.replication.rebuild.max.concurrent"),
-        state: State::NoEffect(NO_PEERS),
+        state: State::Honoured,
         help: "How many halted copies are rebuilt at one time; 0 leaves it to the operator",
     },
     Flag {
@@ -250,7 +249,7 @@ pub const FLAGS: &[Flag] = &[
         environment: Some("FELIX_REPLICATION_REBUILD_BYTES_PER_SEC"),
         default: Some("0"),
         config: Some("felix.replication.rebuild.bytes.per.sec"),
-        state: State::NoEffect(NO_PEERS),
+        state: State::Honoured,
         help: "Bytes per second sent to each copy that is being rebuilt; 0 means no limit",
     },
     Flag {

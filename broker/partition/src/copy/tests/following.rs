@@ -5,10 +5,11 @@ use std::collections::BTreeMap;
 use felix_protocol::batch::scan::Batches;
 use felix_protocol::peer::ship::Said;
 use felix_replication::cursor::{self, FrameId};
-use felix_replication::follower::Frame;
+use felix_replication::follower::{Frame, Restart};
 
 use super::*;
 use crate::following::{Shipped, facts};
+use crate::shipping::Restarting;
 
 /// A broker with its copy.
 struct Side {
@@ -51,11 +52,27 @@ impl Side {
     }
 
     fn all(&self) -> Vec<u8> {
-        let end = self.copy.log.end();
-        if end == 0 {
+        let (start, end) = self.copy.bounds();
+        if end == start {
             return Vec::new();
         }
-        self.copy.reader().read(0, 1 << 20, end, true).unwrap().slices.concat()
+        self.copy.reader().read(start, 1 << 20, end, true).unwrap().slices.concat()
+    }
+
+    /// The leader's log begins there from now on.
+    fn begin_at(&mut self, start: Offset) {
+        self.copy.delete_records(DeleteTo::Offset(start), &mut self.world.ports).unwrap();
+    }
+
+    fn reconnect(&mut self, other: i32) {
+        self.copy.connected(BrokerId(other), false, &mut self.world.ports);
+        self.world.ports.shipments.clear();
+        self.copy.connected(BrokerId(other), true, &mut self.world.ports);
+    }
+
+    fn wait(&mut self, time: Duration) {
+        self.world.clock.advance(time);
+        self.copy.tick(&mut self.world.ports);
     }
 
     /// Does what was asked of whoever runs the copy: rows, flushes, acknowledgements that need none.
@@ -83,16 +100,27 @@ fn carry(leader: &mut Side, follower: &mut Side) -> Vec<Said> {
             return said;
         }
         let (to, generation) = (follower.world.opener.broker, leader.copy.published().generation());
-        for (at, (broker, Shipment { frame, mut part, most })) in (0..).zip(shipments) {
+        for (at, (broker, Shipment { frame, mut part, most, restart })) in (0..).zip(shipments) {
             assert_eq!(broker, to);
+            let token = Token(round * 1000 + at);
+            frames.insert(token, frame);
+            if let Some(Restarting { restart, rebuild }) = restart {
+                let (generation, log) = (restart.generation, restart.log);
+                let (base, log_start) = (restart.base, restart.log_start);
+                let restart = Restart { token, generation, log, base, log_start, rebuild };
+                follower.copy.restart(restart, &mut follower.world.ports);
+                continue;
+            }
             if let Some(most) = most {
-                let read = leader.copy.reader().read(part.from, most, part.log_end, true).unwrap();
+                let read = leader
+                    .copy
+                    .reader()
+                    .read(part.from.max(part.log_start), most, part.log_end, true)
+                    .unwrap();
                 (part.next, part.records) = (read.next, vec![read.slices.concat().into()]);
                 let sent = cursor::Event::Sent { frame, next: part.next, bytes: read.bytes };
                 leader.copy.shipped(to, generation, sent, &mut leader.world.ports);
             }
-            let token = Token(round * 1000 + at);
-            frames.insert(token, frame);
             let batches: Vec<CheckedBatch> = part
                 .records
                 .into_iter()
@@ -206,4 +234,183 @@ fn a_follower_that_starts_again_goes_on_where_it_was() {
     carry(&mut one, &mut two);
     assert!(one.all() == two.all());
     assert_eq!(two.copy.bounds(), (0, 5));
+}
+
+#[test]
+fn an_empty_copy_begins_where_its_leaders_log_does_even_inside_a_batch() {
+    let (mut one, mut two) = (Side::new(1), Side::new(2));
+    one.lead(1, 2);
+    one.world.ports.shipments.clear();
+    for records in [3, 2, 4] {
+        one.write(records);
+    }
+    one.begin_at(4);
+    let before = two.copy.own();
+    one.reconnect(2);
+    let said = carry(&mut one, &mut two);
+    assert_eq!(said[0], Said::Empty);
+    assert_eq!(two.copy.bounds(), (3, 9), "the whole batch was shipped");
+    assert!(one.all() == two.all());
+    let row = two.world.opener.replicas.get(&partition()).unwrap();
+    assert_ne!(row.log_id, before.log, "another copy");
+    assert_eq!((row.log_id, row.log_start, row.accepted), (two.copy.own().log, 3, generation(1)));
+    assert_eq!(one.world.ports.rebuilt, [false; 0], "nothing was given up, so no slot was taken");
+    // The next frame that comes behind the mark brings the log start that readers would have.
+    one.wait(Duration::from_secs(1));
+    carry(&mut one, &mut two);
+    assert_eq!((two.copy.bounds(), two.copy.published().mark()), ((4, 9), 9));
+    // It is the same copy in the next life of its broker, and goes on.
+    let log = two.copy.own().log;
+    let mut two = again(two, 2);
+    assert_eq!((two.copy.own().log, two.copy.bounds().1), (log, 9));
+    one.write(1);
+    one.reconnect(2);
+    carry(&mut one, &mut two);
+    assert!(one.all() == two.all());
+}
+
+/// The broker's next life, after its process was killed.
+fn again(side: Side, broker: i32) -> Side {
+    let Side { mut world, copy } = side;
+    if let Some(row) = { copy }.take_changed_row() {
+        world.opener.replicas.commit(world.opener.replicas.stage(partition(), row)).unwrap();
+    }
+    world = world.after(Crash::KeepAll, 1);
+    world.opener.broker = BrokerId(broker);
+    let wanted = [(partition(), Arc::new(PartitionConfig::default()))];
+    let Outcome::Ready(copy, _) = world.opener.follow(&wanted, &world.lease, false).pop().unwrap() else {
+        panic!("not opened")
+    };
+    Side { world, copy }
+}
+
+#[test]
+fn a_copy_that_retention_passed_is_rebuilt_when_there_is_a_slot_and_not_before() {
+    let (mut one, mut two) = (Side::new(1), Side::new(2));
+    one.lead(1, 2);
+    one.write(3);
+    carry(&mut one, &mut two);
+    let before = two.copy.own();
+    one.copy.connected(BrokerId(2), false, &mut one.world.ports);
+    for records in [2, 4] {
+        one.write(records);
+    }
+    one.begin_at(5);
+    one.reconnect(2);
+    carry(&mut one, &mut two);
+    assert_eq!(two.world.ports.halted, [HaltReason::NeedsBootstrap]);
+    one.wait(Duration::from_secs(1));
+    carry(&mut one, &mut two);
+    assert_eq!((two.copy.own(), two.copy.bounds()), (before, (0, 3)), "no slot: the bytes are kept");
+    one.world.ports.slots = true;
+    one.wait(Duration::from_secs(1));
+    carry(&mut one, &mut two);
+    assert_ne!(two.copy.own(), before);
+    assert_eq!(two.copy.bounds(), (5, 9));
+    assert!(one.all() == two.all());
+    assert_eq!(one.world.ports.rebuilt, [true], "level, and the slot is free again");
+    assert!(two.world.ports.halted.is_empty(), "it goes on");
+    assert_eq!(two.copy.log.synced(), 9);
+    // Word that comes twice finds another copy (C12).
+    let (token, log, rebuild) = (Token(7), before.log, true);
+    let restart = Restart { token, generation: generation(1), log, base: 0, log_start: 0, rebuild };
+    two.copy.restart(restart, &mut two.world.ports);
+    assert_eq!(two.world.ports.told.pop().unwrap().1.said, Said::Refused);
+    assert_eq!(two.copy.bounds(), (5, 9));
+}
+
+#[test]
+fn a_slot_is_given_back_when_the_tenure_ends() {
+    let (mut one, mut two) = (Side::new(1), Side::new(2));
+    one.lead(1, 2);
+    one.write(3);
+    carry(&mut one, &mut two);
+    one.copy.connected(BrokerId(2), false, &mut one.world.ports);
+    one.write(2);
+    one.begin_at(5);
+    one.world.ports.slots = true;
+    one.reconnect(2);
+    // The header, its answer, and word to begin anew, which never arrives.
+    let header = one.world.ports.shipments.pop().unwrap().1;
+    let reply = Reply {
+        generation: generation(1),
+        log: two.copy.own().log,
+        end: 3,
+        said: Said::Halted(HaltReason::NeedsBootstrap.number()),
+    };
+    let answer = cursor::Event::answer(header.frame, reply);
+    one.copy.shipped(BrokerId(2), generation(1), answer, &mut one.world.ports);
+    assert!(one.world.ports.shipments.pop().unwrap().1.restart.is_some_and(|restart| restart.rebuild));
+    one.copy.end_tenure(&mut one.world.ports);
+    assert_eq!(one.world.ports.rebuilt, [false]);
+}
+
+#[test]
+fn a_crash_while_a_copy_begins_anew_leaves_one_that_nobody_takes_for_the_old() {
+    // How many of the rows came to be durable.
+    for rows in 0..3 {
+        let (mut one, mut two) = (Side::new(1), Side::new(2));
+        one.lead(1, 2);
+        one.write(3);
+        carry(&mut one, &mut two);
+        one.write(2);
+        one.begin_at(5);
+        one.world.ports.shipments.clear();
+        let (before, token) = (two.copy.own(), Token(1));
+        let (generation, log) = (generation(1), before.log);
+        let restart = Restart { token, generation, log, base: 5, log_start: 5, rebuild: true };
+        two.copy.restart(restart, &mut two.world.ports);
+        for _ in 0..rows {
+            let (row, noted) = two.world.ports.notes.pop().unwrap();
+            let replicas = &two.world.opener.replicas;
+            replicas.commit(replicas.stage(partition(), row)).unwrap();
+            two.copy.row_noted(noted, true, &mut two.world.ports);
+        }
+        let Side { world, copy } = two;
+        drop(copy);
+        let mut world = world.after(Crash::LoseUnsynced, 2);
+        world.opener.broker = BrokerId(2);
+        let wanted = [(partition(), Arc::new(PartitionConfig::default()))];
+        let copy = match world.opener.follow(&wanted, &world.lease, false).pop().unwrap() {
+            Outcome::Ready(copy, _) => copy,
+            Outcome::Declined { .. } => {
+                match world.opener.follow(&wanted, &world.lease, true).pop().unwrap() {
+                    Outcome::Ready(copy, _) => copy,
+                    _ => panic!("not opened after {rows} rows"),
+                }
+            }
+            _ => panic!("not opened after {rows} rows"),
+        };
+        assert_eq!(copy.own() == before, rows == 0, "after {rows} rows");
+        assert_eq!(rows == 0, copy.bounds() == (0, 3) && copy.own() == before);
+        let mut two = Side { world, copy };
+        one.world.ports.slots = true;
+        one.reconnect(2);
+        carry(&mut one, &mut two);
+        one.wait(Duration::from_secs(1));
+        carry(&mut one, &mut two);
+        assert_eq!(two.copy.bounds().1, 5, "after {rows} rows");
+    }
+}
+
+#[test]
+fn what_was_given_up_on_purpose_is_told_and_cut() {
+    let (mut one, mut two) = (Side::new(1), Side::new(2));
+    one.lead(1, 2);
+    one.write(3);
+    carry(&mut one, &mut two);
+    one.wait(Duration::from_millis(50));
+    carry(&mut one, &mut two);
+    assert_eq!(two.copy.published().mark(), 3);
+    // A third copy, without any of it, leads by an operator's word.
+    for (unclean, halted, end) in [(None, 1, 3), (Some(generation(2)), 0, 1)] {
+        let mut three = Side::new(3);
+        three.copy.lost_at(unclean);
+        three.lead(2, 2);
+        three.write(1);
+        three.world.ports.shipments.retain(|(_, shipment)| shipment.part.header.is_some());
+        carry(&mut three, &mut two);
+        assert_eq!((two.world.ports.halted.len(), two.copy.bounds().1), (halted, end), "{unclean:?}");
+        two = again(two, 2);
+    }
 }

@@ -1,7 +1,7 @@
 //! Our own broker settings.
 
 use super::rows;
-use crate::config::row::{Area, Row, reason};
+use crate::config::row::{Area, Row};
 
 pub(super) const ROWS: &[Row] = rows! { Area::Felix;
     Long "felix.answer.bytes" = "0", AtLeast(0), ReadOnly, Honoured =>
@@ -27,10 +27,10 @@ pub(super) const ROWS: &[Row] = rows! { Area::Felix;
         "Threads that read records from disk for consumers that are far behind; 0 lets the broker choose \
          by the number of processors.";
     Long "felix.replication.rebuild.bytes.per.sec" = "0",
-        AtLeast(0), ClusterWide, NoEffect(reason::ONE_NODE) =>
+        AtLeast(0), ClusterWide, Honoured =>
         "Bytes per second sent to each copy that is being rebuilt; 0 means no limit.";
     Int "felix.replication.rebuild.max.concurrent" = "1",
-        AtLeast(0), ClusterWide, NoEffect(reason::ONE_NODE) =>
+        AtLeast(0), ClusterWide, Honoured =>
         "How many halted copies are rebuilt at one time; 0 leaves rebuilding to the operator.";
     Long "felix.scrub.bytes.per.second" = "10485760", AtLeast(0), ClusterWide, Honoured =>
         "Bytes per second at which closed segments are read again in the background, to find what a disk has \

@@ -16,6 +16,7 @@
 mod host;
 mod load;
 mod parked;
+mod replicas;
 #[cfg(test)]
 mod tests;
 mod timers;
@@ -177,6 +178,10 @@ impl Coordinators {
             hosts: RwLock::default(),
             making: tokio::sync::Mutex::default(),
         });
+        tasks::spawn(
+            "replicas of committed offsets",
+            Arc::clone(&coordinators).add_replicas(closing.clone()),
+        );
         tasks::spawn("coordinators", Arc::clone(&coordinators).run(closing));
         Ok(coordinators)
     }

@@ -2,8 +2,8 @@
 //! and writes `docs/metrics.md`.
 
 use prometheus::{
-    Encoder, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, Opts, Registry,
-    TextEncoder,
+    Encoder, Gauge, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, Opts,
+    Registry, TextEncoder,
 };
 
 /// Kinds of metrics, each with how it is made and registered.
@@ -30,6 +30,7 @@ macro_rules! kind {
 
 kind!(IntCounter, "counter", |row| IntCounter::new(row.name, row.help));
 kind!(IntGauge, "gauge", |row| IntGauge::new(row.name, row.help));
+kind!(Gauge, "gauge", |row| Gauge::new(row.name, row.help));
 kind!(IntCounterVec, "counter", |row| IntCounterVec::new(Opts::new(row.name, row.help), row.labels));
 kind!(Histogram, "histogram", |row| {
     Histogram::with_opts(HistogramOpts::new(row.name, row.help).buckets(SECONDS.to_vec()))
@@ -138,6 +139,12 @@ table! {
     halted: IntGauge = "felix_broker_replication_halted" []
         "Copies on this broker that have stopped for good; `/replication/halted` lists them"
         ? "Does a copy need an operator?";
+    lag_records: IntGauge = "felix_broker_replication_lag_records" []
+        "Records that the slowest follower of any partition led here lacks, of followers that have not stopped: what acks=1 risks"
+        ? "How much would be lost with this broker's disk?";
+    reports_per_request: Gauge = "felix_broker_replica_reports_per_request" []
+        "Reports about who may lead that shared a request to the control store, on average since the start"
+        ? "Does the control store keep up with changes of replicas?";
     rebuilds: IntCounterVec = "felix_broker_replication_rebuilds_total" ["outcome"]
         "Copies of other brokers that leaders here had begun anew, by outcome: `completed` when level, or `abandoned`"
         ? "Do followers lose touch with their leaders' logs?";

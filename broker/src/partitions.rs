@@ -10,6 +10,7 @@
 //! | upkeep (one) | the disk, for everything else |
 //! | compaction (`log.cleaner.threads`) | the disk, and time |
 //! | authority (one) | the cluster's view |
+//! | reports (one) | lanes that have something to report |
 //!
 //! Which partitions are led is `reconcile`'s business: it follows the cluster's view.
 
@@ -17,12 +18,14 @@ mod authority;
 mod compaction;
 mod flusher;
 mod handle;
+mod lags;
 mod lane;
 mod led;
 mod nodes;
 mod rebuilds;
 mod reconcile;
 mod report;
+mod reporting;
 mod scrub;
 mod settings;
 mod shipping;
@@ -61,12 +64,14 @@ use lane::{LaneContext, LaneSender, Message, Told};
 use led::Led;
 use rebuilds::Rebuilds;
 use report::ControlStore;
+use reporting::{Counts, Reporting};
 use shipping::Ships;
 use upkeep::Upkeep;
 
 pub use compaction::Figures;
 pub use flusher::Flushes;
 pub use handle::{Answer, PartitionHandle};
+pub use lags::Lag;
 pub use rebuilds::Rebuilt;
 pub use reconcile::{Following, follow};
 pub use scrub::{Pace, Scrubbed};
@@ -138,6 +143,7 @@ pub struct Partitions {
     opener: Opener<OsDisk, SystemClock>,
     ships: Arc<Ships>,
     rebuilds: Arc<Rebuilds>,
+    reported: Arc<Counts>,
     threads: Mutex<Vec<Thread>>,
 }
 
@@ -157,6 +163,9 @@ impl Partitions {
         let to_flush = Arc::<FlushQueue>::default();
         start_flushers(&setup, &to_flush, &flusher, &flushes, &mut threads)?;
         let mut lanes = Vec::new();
+        let reported = Arc::<Counts>::default();
+        let (control, desk) = Reporting::new(control, setup.clock, Arc::clone(&reported));
+        let control: Arc<dyn ControlStore> = Arc::new(control);
         let ships = Arc::<Ships>::default();
         let rebuilds = Arc::<Rebuilds>::default();
         for number in 0..setup.lanes.max(1) {
@@ -174,6 +183,9 @@ impl Partitions {
             threads.push(tasks::thread(&format!("felix-lane-{number}"), move || thread.run())?);
             lanes.push(lane);
         }
+        // Joined behind the lanes, with which it ends.
+        threads.push(tasks::thread("felix-reports", desk)?);
+        drop(control);
         let scrubbed = Arc::<scrub::Findings>::default();
         let (scrub, scrubber) = scrub::new(Arc::clone(&led), setup.clock, setup.scrub, Arc::clone(&scrubbed));
         threads.push(tasks::thread("felix-scrub", scrubber)?);
@@ -204,6 +216,7 @@ impl Partitions {
             opener,
             ships,
             rebuilds,
+            reported,
             threads,
         };
         Ok(Arc::new(partitions))
@@ -222,6 +235,11 @@ impl Partitions {
     /// Hands a leader's word to begin anew to the copy here.
     pub fn restart(&self, partition: PartitionId, restart: Restart, told: Told) {
         self.lane_of(&partition).send(Message::Restart { partition, restart, told });
+    }
+
+    /// How many reports about who may lead shared a request to the control store, on average.
+    pub fn reports_per_request(&self) -> f64 {
+        self.reported.per_request()
     }
 
     /// What became of followers' copies that leaders here rebuilt.

@@ -91,6 +91,7 @@ impl<D: Disk, C: Clock, W> Copy<D, C, W> {
                     ports.changed(self.id);
                 }
                 Action::CutOff { exposed } => {
+                    self.cut_off_at = Some(self.clock.now());
                     self.published.set_stage(Stage::Closed);
                     ports.cut_off(self.id, self.published.generation(), exposed);
                     ports.changed(self.id);

@@ -16,7 +16,7 @@ use felix_replication::action::Action;
 use felix_replication::eligible::{KeyState, Pair};
 use felix_replication::event::{Event, Nodes, ReportAnswer};
 use felix_replication::halted::HaltReason;
-use felix_replication::leader::{Leader, Phase, Tenure};
+use felix_replication::leader::{CUT_OFF_REST, Leader, Phase, Tenure};
 use felix_replication::lease::Lease;
 use felix_replication::waiters::Word;
 use felix_storage::disk::Disk;
@@ -58,6 +58,8 @@ pub struct Copy<D: Disk, C: Clock, W> {
     pub(crate) following: Option<Box<Following>>,
     /// Whom a leader ships to.
     pub(crate) cursors: Cursors,
+    /// When a tenure was given up last because no follower was heard of.
+    pub(crate) cut_off_at: Option<MonoTime>,
     /// The newest unclean promotion, as of this tenure.
     pub(crate) unclean_at: Option<Generation>,
     own: Pair,
@@ -101,6 +103,7 @@ impl<D: Disk, C: Clock, W> Copy<D, C, W> {
             visible: Visible::default(),
             following: None,
             cursors: Cursors::default(),
+            cut_off_at: None,
             unclean_at: None,
             own,
             counts_unsynced: config.flush.counts_unsynced(),
@@ -148,6 +151,15 @@ impl<D: Disk, C: Clock, W> Copy<D, C, W> {
             end: self.stored(),
             doubt: self.halted.is_some(),
         }
+    }
+
+    /// Of a leader: how many records its slowest follower lacks. Of a copy that follows: how many it lacks itself; `None` when that
+    /// is not known, because nothing was heard of a leader for longer than `silence`, or the copy has stopped.
+    pub fn lag(&self, silence: Duration) -> Option<i64> {
+        if self.leads() {
+            return self.leader.as_ref().map(Leader::lag);
+        }
+        self.following.as_ref().and_then(|following| following.lag(self.clock.now(), silence))
     }
 
     /// Whether a tenure of this broker goes on.
@@ -214,7 +226,10 @@ impl<D: Disk, C: Clock, W> Copy<D, C, W> {
         let mark = self.published.mark().min(stored);
         let generation = self.row.accepted;
         let tenure = Tenure { generation, own: self.own, key, mark, end, stored, need: self.config.need };
-        let (leader, actions) = Leader::open(tenure);
+        let (mut leader, actions) = Leader::open(tenure);
+        if let Some(at) = self.cut_off_at {
+            leader.not_cut_off_before(at.after(CUT_OFF_REST));
+        }
         self.published = Arc::new(Published::new(generation, self.log.start(), mark, end));
         self.visible = Visible::default();
         self.leader = Some(leader);

@@ -8,15 +8,16 @@
 //! stand for: the old bytes get the new identity, durably; the folder is replaced; the row says where the new log begins.
 
 use std::collections::VecDeque;
+use std::time::Duration;
 
 use felix_protocol::batch::{BatchHeader, CheckedBatch, HEADER_BYTES};
 use felix_protocol::ids::{Generation, Offset};
 use felix_protocol::peer::ship::Said;
-use felix_protocol::time::Clock;
+use felix_protocol::time::{Clock, MonoTime};
 use felix_replication::follower::{Action, BatchFacts, Event, Follower, Frame, Held, Reply, Restart, Token};
 use felix_replication::halted::HaltReason;
-use felix_storage::Replica;
 use felix_storage::disk::Disk;
+use felix_storage::{Replica, StorageError};
 
 use crate::actions::Ports;
 use crate::copy::Copy;
@@ -79,6 +80,10 @@ impl Following {
     /// The mark, and the generation at which it was learned.
     pub(crate) fn mark(&self) -> (Offset, Generation) {
         self.machine.core().mark()
+    }
+
+    pub(crate) fn lag(&self, now: MonoTime, silence: Duration) -> Option<i64> {
+        self.machine.lag(now, silence)
     }
 
     pub(crate) fn wants_flush(&self) -> bool {
@@ -266,14 +271,19 @@ impl<D: Disk, C: Clock, W> Copy<D, C, W> {
             }
         }
         let now = self.clock.now();
-        for batch in new {
+        let mut outcome = None;
+        for (written, batch) in new.iter().enumerate() {
             match self.log.append_stored(batch, self.clock.wall()) {
                 Ok(stored) => self.wrote(stored.rolled, now),
+                Err(StorageError::Full { .. }) => {
+                    outcome = Some(Event::NoRoom { written, end: self.log.end() });
+                    break;
+                }
                 Err(_) => return Event::Failed,
             }
         }
         self.published.set_log_end(self.log.end());
-        Event::Written { end: self.log.end() }
+        outcome.unwrap_or(Event::Written { end: self.log.end() })
     }
 
     /// Whether the same bytes stand here.

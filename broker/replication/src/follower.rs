@@ -12,6 +12,7 @@
 //! | halted, diverged or needs_bootstrap | Halted | diverged stays so; the other is tried anew | discards the copy |
 //! | halted, below_mark | Halted | tried anew | refused: it holds what the leader lacks |
 //! | halted, storage | Halted | Halted | refused |
+//! | the disk is full | what fits is kept, Retry | the same | the same |
 //!
 //! A machine that is [`Follower::is_busy`] waits for what it asked for; whoever runs it keeps frames back until then. So a
 //! copy does one thing at a time, in the order in which its leader sent it. Record bytes never come here.
@@ -107,6 +108,13 @@ pub enum Event {
     },
     /// The batches were compared and written ([`Action::Append`]).
     Written {
+        /// One past the last record.
+        end: Offset,
+    },
+    /// Of the batches that were to be written only so many could be: the disk is full. The leader is asked to come again.
+    NoRoom {
+        /// How many were.
+        written: usize,
         /// One past the last record.
         end: Offset,
     },
@@ -309,6 +317,14 @@ impl<R: Rules> Follower<R> {
                 if let Some(Busy::Appending(frame, overlap)) = appending {
                     self.core.written(&frame.batches[overlap.skip..], end, frame.next);
                     self.settle(&frame, &mut actions);
+                }
+            }
+            Event::NoRoom { written, end } => {
+                let appending = self.take_busy(|busy| matches!(busy, Busy::Appending(..)));
+                if let Some(Busy::Appending(frame, overlap)) = appending {
+                    let upto = (overlap.skip + written).min(frame.batches.len());
+                    self.core.written(&frame.batches[overlap.skip..upto], end, end);
+                    self.answer(frame.token, Said::Retry, &mut actions);
                 }
             }
             Event::Differs => {

@@ -20,7 +20,7 @@ use felix_protocol::messages::{ApiKey, DescribeLogDirsRequest, DescribeLogDirsRe
 
 use super::{Answer, Api, Call, Class, Handled, Reply, text};
 use crate::node::Node;
-use crate::partitions::PartitionHandle;
+use crate::partitions::Lag;
 
 pub const API: Api = Api {
     key: ApiKey::DescribeLogDirs,
@@ -52,7 +52,7 @@ fn directory(node: &Node, topics: Option<&[DescribableLogDirTopic]>) -> Describe
     let result = DescribeLogDirsResult::default().with_log_dir(text(path.to_string_lossy().into_owned()));
     match space(&path) {
         Ok((total, usable)) => {
-            let copies = copies(&node.view(), &node.partitions.all(), topics);
+            let copies = copies(&node.view(), &node.partitions.lags(), topics);
             result.with_total_bytes(total).with_usable_bytes(usable).with_topics(copies)
         }
         Err(error) => {
@@ -62,22 +62,19 @@ fn directory(node: &Node, topics: Option<&[DescribableLogDirTopic]>) -> Describe
     }
 }
 
-fn copies(
-    view: &View,
-    handles: &[PartitionHandle],
-    topics: Option<&[DescribableLogDirTopic]>,
-) -> Vec<DescribeLogDirsTopic> {
+fn copies(view: &View, lags: &[Lag], topics: Option<&[DescribableLogDirTopic]>) -> Vec<DescribeLogDirsTopic> {
     let wanted: Option<HashSet<(&str, i32)>> = topics.map(|topics| {
         let all = topics.iter().flat_map(|one| one.partitions.iter().map(|index| (&**one.topic, *index)));
         all.collect()
     });
     let mut found: BTreeMap<&str, Vec<DescribeLogDirsPartition>> = BTreeMap::new();
-    for handle in handles {
-        let id = handle.id();
+    for lag in lags {
+        let id = lag.partition;
         let Some(topic) = view.topic(&id.topic) else { continue };
         if wanted.as_ref().is_none_or(|wanted| wanted.contains(&(&*topic.name, id.index))) {
-            let size = i64::try_from(handle.size_bytes()).unwrap_or(i64::MAX);
-            let lag = (handle.mark() - handle.log_end()).max(0);
+            let size = i64::try_from(lag.bytes).unwrap_or(i64::MAX);
+            // A leader lacks nothing; a follower that does not know says so.
+            let lag = if lag.leads { 0 } else { lag.records.unwrap_or(-1) };
             let partition = DescribeLogDirsPartition::default()
                 .with_partition_index(id.index)
                 .with_partition_size(size)

@@ -135,11 +135,6 @@ impl PartitionHandle {
         }
     }
 
-    /// Bytes in all segments.
-    pub fn size_bytes(&self) -> u64 {
-        self.shared.reader.size_bytes()
-    }
-
     /// Puts a Fetch's wait on this partition's list until the registration is dropped. Register first, then
     /// look at the offsets once more: what moved in between is not told again.
     pub fn register(

@@ -110,6 +110,16 @@ impl Led {
         );
     }
 
+    /// A leader that heard of no follower gave up records that perhaps only it has.
+    pub(super) fn cut_off(&self, partition: &PartitionId, generation: Generation, exposed: i64) {
+        self.losses.fetch_add(1, Ordering::Relaxed);
+        tracing::error!(
+            %partition, %generation, exposed,
+            "loss event: no eligible follower answers, so the partition is given up; so many records that this broker alone \
+             acknowledged may be lost"
+        );
+    }
+
     pub(super) fn losses(&self) -> u64 {
         self.losses.load(Ordering::Relaxed)
     }

@@ -15,26 +15,31 @@ use felix_protocol::time::{Clock, MonoTime};
 use felix_replication::event::Nodes;
 use tokio::sync::watch;
 
-use crate::partitions::Partitions;
-use crate::partitions::lane::Message;
+use crate::clock::SystemClock;
+use crate::partitions::lane::{LaneSender, Message};
 
 /// A node whose beat has not moved for longer does not count as alive: a leader that hears nothing of it is not cut off.
 const BEATING: Duration = Duration::from_secs(2);
 /// How often beats are looked at.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 
-/// Tells the lanes until it is stopped.
-pub(super) async fn watch(partitions: Arc<Partitions>, agent: Agent, mut stopped: watch::Receiver<bool>) {
+/// Tells the lanes until it is stopped. Holds nothing that a stopped broker must let go of.
+pub(super) async fn watch(
+    lanes: Vec<LaneSender>,
+    clock: SystemClock,
+    agent: Agent,
+    mut stopped: watch::Receiver<bool>,
+) {
     let mut changed = agent.changed();
     let mut told = Nodes::default();
     loop {
         changed.mark_unchanged();
         let view = agent.view();
-        let nodes = of(&states(&view), &agent.heard(), partitions.opener.clock.now());
+        let nodes = of(&states(&view), &agent.heard(), clock.now());
         if nodes != told {
             told = nodes;
             let nodes = Arc::new(told.clone());
-            for lane in &partitions.lanes {
+            for lane in &lanes {
                 lane.send(Message::Nodes(Arc::clone(&nodes)));
             }
         }

@@ -106,7 +106,8 @@ pub fn follow(
     let rings = Arc::clone(&damaged);
     partitions.opener.dir.damage().wake(move || rings.notify_one());
     let runtime = Handle::current();
-    let telling = nodes::watch(Arc::clone(&partitions), agent.clone(), stopped.clone());
+    let telling =
+        nodes::watch(partitions.lanes.clone(), partitions.opener.clock, agent.clone(), stopped.clone());
     tasks::spawn("telling leaders of nodes", telling);
     let (authority, keeping) = Authority::start(Arc::clone(&partitions), agent.clone(), runtime.clone())?;
     let reconciler = Reconciler {

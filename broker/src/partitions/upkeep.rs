@@ -308,7 +308,10 @@ impl Keeper {
                 Job::LookAtTable => {}
                 Job::RemoveFolder(deleted) => remove(Leaving::Folder(*deleted)),
                 Job::Free(removal) => told(removal()),
-                Job::Barrier(done) => after.push(After::Tell(Box::new(move |_| drop(done.send(()))))),
+                Job::Barrier(done) => after.push(After::Tell(Box::new(move |_| {
+                    // Whoever waits may have given up.
+                    let _ = done.send(());
+                }))),
                 Job::ForgetRow(partition) => ticket = Some(self.replicas.stage_removal(&partition)),
                 Job::RetainEvery(every) => {
                     self.retain_every = every;

@@ -15,6 +15,7 @@ use super::directory;
 use crate::http;
 use crate::http::status::{Facts, Query};
 use crate::node::Node;
+use crate::tasks;
 
 /// What the HTTP listener shows.
 pub(super) struct Pages {
@@ -42,6 +43,10 @@ impl http::Pages for Pages {
         self.node.metrics.damaged.set(count(self.dir.damage().count()));
         let losses = &self.node.metrics.losses;
         losses.inc_by(self.node.partitions.losses().saturating_sub(losses.get()));
+        let lags = tasks::apart(|| self.node.partitions.lags());
+        let slowest = lags.iter().filter(|lag| lag.leads).filter_map(|lag| lag.records).max();
+        self.node.metrics.lag_records.set(slowest.unwrap_or(0));
+        self.node.metrics.reports_per_request.set(self.node.partitions.reports_per_request());
         let rebuilt = self.node.partitions.rebuilt();
         self.node.metrics.rebuilding.set(count(rebuilt.running));
         for (outcome, counted) in [("completed", rebuilt.completed), ("abandoned", rebuilt.abandoned)] {

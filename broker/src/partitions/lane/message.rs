@@ -19,6 +19,7 @@ use felix_storage::disk::os::OsDisk;
 use tokio::sync::oneshot;
 
 use crate::partitions::flusher::Flushed;
+use crate::partitions::lags::Lag;
 use crate::partitions::lane::compaction::Step;
 use crate::partitions::lane::replicating::Told;
 use crate::partitions::standing::Gathering;
@@ -54,6 +55,8 @@ pub(crate) enum Message {
     },
     /// How far these copies are.
     Standings { partitions: Vec<PartitionId>, gathering: Arc<Gathering> },
+    /// How far copies are behind.
+    Lags { answer: Sender<Vec<Lag>> },
     /// A leader's frame for a copy.
     Follow { partition: PartitionId, shipped: Shipped, told: Told },
     /// A leader's word to a copy to begin anew.

@@ -11,6 +11,7 @@ use felix_replication::follower::{Reply, Restart, Token};
 use felix_storage::Replica;
 
 use crate::partitions::LaneCopy;
+use crate::partitions::lags::{Lag, SILENCE};
 use crate::partitions::lane::LaneSender;
 use crate::partitions::lane::message::Message;
 use crate::partitions::lane::state::{Slot, State};
@@ -99,6 +100,16 @@ impl State {
         {
             slot.reader = slot.copy.reader();
         }
+    }
+
+    pub(super) fn lags(&self) -> Vec<Lag> {
+        let lag = |(partition, slot): (&PartitionId, &Slot)| Lag {
+            partition: *partition,
+            leads: slot.copy.leads(),
+            records: slot.copy.lag(SILENCE),
+            bytes: slot.reader.size_bytes(),
+        };
+        self.slots.iter().map(lag).collect()
     }
 
     /// The control store says something else of the nodes than before.

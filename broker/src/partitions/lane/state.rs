@@ -119,10 +119,7 @@ impl Ports for LanePorts<'_> {
     fn opened(&mut self, _partition: PartitionId, _generation: Generation) {}
 
     fn cut_off(&mut self, partition: PartitionId, generation: Generation, exposed: i64) {
-        tracing::warn!(
-            %partition, %generation, exposed,
-            "no eligible follower answers: the partition is given up, and records that only this broker acknowledged may be lost"
-        );
+        self.context.led.cut_off(&partition, generation, exposed);
     }
 
     fn ship(&mut self, _partition: PartitionId, follower: BrokerId, shipment: Shipment) {
@@ -290,6 +287,8 @@ impl State {
                     gathering.found(slot.copy.standing());
                 }
             }
+            // Whoever asked may have given up.
+            Message::Lags { answer } => drop(answer.send(self.lags())),
             Message::Follow { partition, shipped, told } => self.follow(partition, shipped, told),
             Message::Restart { partition, restart, told } => self.restart(partition, restart, told),
             Message::Nodes(nodes) => self.tell_of_nodes(nodes),

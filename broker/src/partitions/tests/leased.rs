@@ -245,3 +245,38 @@ fn a_fenced_session_is_followed_by_another_that_leads_the_same_copies() {
     two.stop();
     one.stop();
 }
+
+#[test]
+fn a_copy_that_was_moved_to_others_leaves_the_disk_and_comes_back_as_another() {
+    let server = Server::new();
+    let (one, two) = (Member::start(&server, 1), Member::start(&server, 2));
+    let new = felix_cluster::topics::NewTopic {
+        name: "moved".to_owned(),
+        partitions: 1,
+        replication_factor: 2,
+        assignments: Some([(0, vec![BrokerId(2), BrokerId(1)])].into()),
+        overrides: Default::default(),
+    };
+    let created = two.broker.runtime.block_on(two.agent.create_topics(vec![new], false, LONG));
+    let partition = PartitionId { topic: created.into_iter().next().unwrap().unwrap().id, index: 0 };
+    let handle = two.led(partition, two.agent.session());
+    let opener = &one.broker.partitions.opener;
+    let before = one.eventually(|| opener.replicas.get(&partition));
+    let folder = opener.dir.folder(&partition);
+    assert!(folder.exists(), "it follows");
+    let move_to = |target: &[i32]| {
+        let target = target.iter().copied().map(BrokerId).collect();
+        let moved = two.agent.alter_reassignments(vec![(partition, Some(target))], true);
+        assert!(two.broker.runtime.block_on(moved)[0].is_ok());
+    };
+    move_to(&[2]);
+    one.eventually(|| (!folder.exists() && opener.replicas.get(&partition).is_none()).then_some(()));
+    assert!(handle.is_leader(), "the one that stays goes on");
+    move_to(&[2, 1]);
+    let after = one.eventually(|| opener.replicas.get(&partition));
+    assert_ne!(after.log_id, before.log_id);
+    one.eventually(|| folder.exists().then_some(()));
+    drop(handle);
+    two.stop();
+    one.stop();
+}

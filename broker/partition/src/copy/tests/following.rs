@@ -414,3 +414,41 @@ fn what_was_given_up_on_purpose_is_told_and_cut() {
         two = again(two, 2);
     }
 }
+
+#[test]
+fn a_follower_whose_disk_is_full_goes_on_when_there_is_room_again() {
+    let (mut one, mut two) = (Side::new(1), Side::new(2));
+    one.lead(1, 2);
+    one.write(3);
+    carry(&mut one, &mut two);
+    let used = two.world.disk.used();
+    two.world.disk.set_capacity(Some(used));
+    one.write(2);
+    one.write(4);
+    let said = carry(&mut one, &mut two);
+    assert!(said.contains(&Said::Retry), "{said:?}");
+    assert_eq!(two.copy.bounds(), (0, 3));
+    assert!(two.world.ports.halted.is_empty() && two.copy.halted().is_none());
+    two.world.disk.set_capacity(None);
+    one.wait(Duration::from_secs(1));
+    carry(&mut one, &mut two);
+    assert_eq!(two.copy.bounds(), (0, 9));
+    assert!(one.all() == two.all());
+}
+
+#[test]
+fn both_sides_know_how_far_a_follower_is_behind() {
+    let (mut one, mut two) = (Side::new(1), Side::new(2));
+    let silence = Duration::from_secs(2);
+    assert_eq!(two.copy.lag(silence), None, "it has heard of no leader");
+    one.lead(1, 2);
+    one.write(3);
+    carry(&mut one, &mut two);
+    assert_eq!((one.copy.lag(silence), two.copy.lag(silence)), (Some(0), Some(0)));
+    one.write(5);
+    assert_eq!(one.copy.lag(silence), Some(5));
+    carry(&mut one, &mut two);
+    assert_eq!((one.copy.lag(silence), two.copy.lag(silence)), (Some(0), Some(0)));
+    two.world.clock.advance(Duration::from_secs(3));
+    assert_eq!(two.copy.lag(silence), None, "its leader is silent");
+}

@@ -25,6 +25,7 @@ use super::*;
 mod compacting;
 mod following;
 mod leased;
+mod replicated;
 
 /// A report with what its answer is told to.
 type Asked = (Report, Then<ReportAnswer>);

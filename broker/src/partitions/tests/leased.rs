@@ -38,9 +38,9 @@ impl Connect for Ways {
 }
 
 /// A broker in a cluster of several.
-struct Member {
-    broker: Broker,
-    agent: Agent,
+pub(super) struct Member {
+    pub(super) broker: Broker,
+    pub(super) agent: Agent,
     following: Following,
     ways: Ways,
     clock: SystemClock,
@@ -53,6 +53,30 @@ impl Member {
     }
 
     fn start_in(server: &Server, id: i32, place: TempDir, boot: &str, lease_ms: u64) -> Member {
+        Member::start_with(server, id, place, boot, lease_ms, None)
+    }
+
+    /// One that the others reach, and that reaches them.
+    pub(super) fn with_peers(server: &Server, id: i32, place: TempDir) -> Member {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        listener.set_nonblocking(true).unwrap();
+        Member::start_with(server, id, place, "boot", LEASE_MS, Some(listener))
+    }
+
+    fn start_with(
+        server: &Server,
+        id: i32,
+        place: TempDir,
+        boot: &str,
+        lease_ms: u64,
+        peers: Option<std::net::TcpListener>,
+    ) -> Member {
+        let internal = peers.as_ref().map(|listener| felix_cluster::state::Listener {
+            name: "INTERNAL".to_owned(),
+            protocol: "PLAINTEXT".to_owned(),
+            host: "127.0.0.1".to_owned(),
+            port: listener.local_addr().unwrap().port(),
+        });
         let runtime = runtime();
         let dir = DataDir::open(OsDisk, place.path(), Limits::default()).unwrap();
         let (replicas, _) = Replicas::open(&dir).unwrap();
@@ -63,7 +87,7 @@ impl Member {
             directory_id: Uuid::from_u128(id as u128),
             boot_id: boot.to_owned(),
             listeners: Vec::new(),
-            internal: None,
+            internal,
             rack: None,
             version: "0".to_owned(),
             lease_ms,
@@ -78,6 +102,18 @@ impl Member {
         let partitions = Partitions::start(setup, &agent).unwrap();
         let inside = runtime.enter();
         let following = follow(Arc::clone(&partitions), agent.clone(), Arc::default()).unwrap();
+        if let Some(listener) = peers {
+            let setup = crate::peers::Setup {
+                directory: Arc::new(agent.clone()),
+                tls: None,
+                clock,
+                timing: crate::peers::Timing::default(),
+                memory: crate::budget::Receiving::new(64 << 20),
+                figures: crate::peers::Figures::of(&crate::metrics::Metrics::new().unwrap()),
+            };
+            let listener = tokio::net::TcpListener::from_std(listener).unwrap();
+            crate::handlers::peer::start(setup, listener, &agent, &partitions);
+        }
         drop(inside);
         let broker = Broker { partitions, control: Arc::default(), runtime };
         Member { broker, agent, following, ways, clock, place }
@@ -87,12 +123,12 @@ impl Member {
         self.ways.links.lock().iter().for_each(|link| link.set_reach(reach));
     }
 
-    fn wait_for(&self, test: impl FnMut(&View) -> bool) {
+    pub(super) fn wait_for(&self, test: impl FnMut(&View) -> bool) {
         assert!(self.broker.runtime.block_on(self.agent.wait_for(LONG, test)));
     }
 
     /// Waits until a session leads the partition with an open copy, and returns its handle.
-    fn led(&self, partition: PartitionId, session: SessionId) -> PartitionHandle {
+    pub(super) fn led(&self, partition: PartitionId, session: SessionId) -> PartitionHandle {
         let node = self.agent.node();
         self.wait_for(|view| {
             let led =
@@ -106,7 +142,7 @@ impl Member {
         })
     }
 
-    fn eventually<T>(&self, mut test: impl FnMut() -> Option<T>) -> T {
+    pub(super) fn eventually<T>(&self, mut test: impl FnMut() -> Option<T>) -> T {
         self.broker.runtime.block_on(async {
             for _ in 0..4000 {
                 if let Some(found) = test() {
@@ -119,7 +155,7 @@ impl Member {
     }
 
     /// A planned stop, in the order of the server.
-    fn stop(self) -> TempDir {
+    pub(super) fn stop(self) -> TempDir {
         self.following.stop(|| self.broker.partitions.resign_and_stop());
         self.broker.runtime.block_on(self.agent.stop()).unwrap();
         self.place

@@ -1,0 +1,127 @@
+//! Brokers in one process that ship to each other over their own listeners.
+
+use felix_cluster::view::View;
+use felix_control::store::memory::Server;
+
+use super::following::LONG;
+use super::leased::Member;
+use super::*;
+
+fn members(server: &Server, ids: &[i32]) -> Vec<Member> {
+    ids.iter().map(|id| Member::with_peers(server, *id, TempDir::new().unwrap())).collect()
+}
+
+/// A topic with one partition, whose copies are on those brokers; the first of them leads.
+fn topic_on(by: &Member, replicas: &[i32]) -> PartitionId {
+    let new = felix_cluster::topics::NewTopic {
+        name: "t".to_owned(),
+        partitions: 1,
+        replication_factor: i16::try_from(replicas.len()).unwrap(),
+        assignments: Some([(0, replicas.iter().copied().map(BrokerId).collect())].into()),
+        overrides: Default::default(),
+    };
+    let created = by.broker.runtime.block_on(by.agent.create_topics(vec![new], false, LONG));
+    PartitionId { topic: created.into_iter().next().unwrap().unwrap().id, index: 0 }
+}
+
+fn eligible(view: &View, partition: &PartitionId) -> usize {
+    view.partition(partition).map_or(0, |it| it.state.eligible.len())
+}
+
+/// The copy's log as it lies on the disk, if the copy is there.
+fn stored(member: &Member, partition: &PartitionId) -> Vec<u8> {
+    let folder = member.broker.partitions.opener.dir.folder(partition);
+    let mut logs: Vec<_> = std::fs::read_dir(folder)
+        .into_iter()
+        .flatten()
+        .map(|entry| entry.unwrap().path())
+        .filter(|path| path.extension().is_some_and(|ending| ending == "log"))
+        .collect();
+    logs.sort();
+    logs.iter().flat_map(|log| std::fs::read(log).unwrap()).collect()
+}
+
+#[test]
+fn all_replicas_become_members_while_writes_go_on_and_any_of_them_leads_with_everything() {
+    let server = Server::new();
+    let mut members = members(&server, &[1, 2, 3]);
+    let partition = topic_on(&members[0], &[1, 2, 3]);
+    let one = members.remove(0);
+    let handle = one.led(partition, one.agent.session());
+    let mut written = 0;
+    one.eventually(|| {
+        // Too few are members in the beginning.
+        if handle_append(&one, &handle) {
+            written += 1;
+        }
+        (eligible(&one.agent.view(), &partition) == 2 && written > 10).then_some(())
+    });
+    let (end, bytes) = (handle.log_end(), stored(&one, &partition));
+    assert_eq!(handle.mark(), end, "everything was acknowledged by all of them");
+    for member in &members {
+        member.eventually(|| (stored(member, &partition) == bytes).then_some(()));
+        let lag = member.broker.partitions.lags().pop().unwrap();
+        assert_eq!((lag.leads, lag.records), (false, Some(0)));
+    }
+    let lag = one.broker.partitions.lags().pop().unwrap();
+    assert_eq!((lag.leads, lag.records), (true, Some(0)));
+    drop(handle);
+    one.broker.runtime.block_on(one.agent.drain()).unwrap();
+    one.stop();
+    // One of the two leads with all of it, and the other stands for what is written from now on.
+    let leads = |member: &Member| {
+        let handle = member.broker.partitions.get(&partition)?;
+        (handle.stage() == Stage::Open && handle.is_leader()).then_some(handle)
+    };
+    let (leader, handle) = members[0].eventually(|| {
+        let found = members.iter().find_map(|member| Some((member, leads(member)?)));
+        found
+    });
+    assert_eq!(handle.log_end(), end);
+    leader.eventually(|| handle_append(leader, &handle).then_some(()));
+    assert_eq!(handle.mark(), handle.log_end());
+    drop(handle);
+    for member in members {
+        member.stop();
+    }
+}
+
+fn handle_append(member: &Member, handle: &PartitionHandle) -> bool {
+    member.broker.append(handle, append(batch(3), Acks::All)).is_ok()
+}
+
+#[test]
+fn a_replica_that_is_added_begins_where_the_log_does_and_completes_the_move() {
+    let server = Server::new();
+    let members = members(&server, &[1, 2]);
+    let (one, two) = (&members[0], &members[1]);
+    let partition = topic_on(one, &[1]);
+    let handle = one.led(partition, one.agent.session());
+    for _ in 0..3 {
+        assert!(handle_append(one, &handle));
+    }
+    let (answer, deleted) = oneshot::channel();
+    let to = felix_partition::copy::DeleteTo::Offset(4);
+    one.broker.partitions.lane_of(&partition).send(Message::DeleteRecords { partition, to, answer });
+    assert_eq!(one.broker.runtime.block_on(deleted).unwrap(), Ok(4));
+    let target = Some(vec![BrokerId(1), BrokerId(2)]);
+    let moved = one.agent.alter_reassignments(vec![(partition, target)], true);
+    assert!(one.broker.runtime.block_on(moved)[0].is_ok());
+    one.wait_for(|view| {
+        let state = &view.partition(&partition).unwrap().state;
+        state.adding.is_empty() && state.replicas.len() == 2 && state.eligible.len() == 1
+    });
+    let row = two.broker.partitions.opener.replicas.get(&partition).unwrap();
+    let view = one.agent.view();
+    let pair = view.partition(&partition).unwrap().state.eligible.first().copied().unwrap();
+    assert_eq!((pair.broker, pair.log), (BrokerId(2), row.log_id));
+    assert!(row.log_start >= 3, "what was deleted was not shipped");
+    assert!(handle_append(one, &handle));
+    // Four batches of the same length were written, the first of which is deleted.
+    let whole = stored(one, &partition);
+    two.eventually(|| (stored(two, &partition) == whole[whole.len() / 4..]).then_some(()));
+    drop(handle);
+    for member in members {
+        member.stop();
+    }
+}

@@ -117,6 +117,7 @@ impl<R: Rules> Leader<R> {
     /// Gives memory back that an idle tenure does not need.
     pub fn give_back(&mut self) {
         self.waiters.give_back();
+        self.members.give_back(self.core.mark);
     }
 
     /// The generation led at.

@@ -73,6 +73,14 @@ impl Trail {
         }
     }
 
+    /// Gives the memory of passings back that everybody who matters has confirmed, if those are all.
+    pub fn give_back(&mut self, mark: Offset) {
+        if self.passed.back().is_some_and(|(end, _)| *end <= mark) {
+            self.forgotten = self.passed.back().copied();
+            self.passed = VecDeque::new();
+        }
+    }
+
     /// Since when whoever has confirmed `position` is behind.
     pub fn behind_since(&self, position: Offset) -> Option<MonoTime> {
         if let Some((_, at)) = self.forgotten.filter(|(end, _)| position < *end) {
@@ -179,6 +187,10 @@ impl Members {
             // Nobody can be too slow any earlier.
             self.review_at = self.review_at.min(now.after(LEAST_SLOW));
         }
+    }
+
+    pub fn give_back(&mut self, mark: Offset) {
+        self.trail.give_back(mark);
     }
 
     pub fn marked(&mut self, mark: Offset, now: MonoTime) {
@@ -424,5 +436,11 @@ mod tests {
         }
         assert!(trail.passed.len() <= TRAIL_LENGTH);
         assert_eq!(trail.behind_since(998), trail.passed.back().map(|(_, at)| *at));
+        let newest = trail.passed.back().map(|(_, at)| *at);
+        trail.give_back(998);
+        assert!(!trail.passed.is_empty(), "somebody who matters has not confirmed it");
+        trail.give_back(999);
+        assert!(trail.passed.capacity() == 0 && trail.behind_since(999).is_none());
+        assert_eq!(trail.behind_since(998), newest);
     }
 }

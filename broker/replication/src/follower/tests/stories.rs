@@ -127,6 +127,10 @@ fn event(line: &str) -> Event {
         "accepted" => Event::Accepted(words.generation()),
         "cut" => Event::Cut { end: words.number() },
         "written" => Event::Written { end: words.number() },
+        "full" => Event::NoRoom {
+            written: usize::try_from(words.number()).unwrap(),
+            end: words.named("end").unwrap(),
+        },
         "differs" => Event::Differs,
         "durable" => Event::Stored { end: words.number() },
         "renewed" => Event::Renewed {

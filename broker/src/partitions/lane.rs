@@ -25,7 +25,9 @@ use crate::partitions::flusher::Flushed;
 
 mod compaction;
 mod message;
+mod ports;
 mod replicating;
+mod retention;
 mod state;
 
 pub(super) use compaction::Step;

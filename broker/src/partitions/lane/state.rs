@@ -8,40 +8,31 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crossbeam_channel::Sender;
-use felix_partition::actions::{Ports, Removal};
-use felix_partition::append::{AppendError, Appended};
+use felix_partition::append::AppendError;
 use felix_partition::config::PartitionConfig;
-use felix_partition::copy::DeleteRecordsError;
-use felix_partition::following::Noted;
-use felix_partition::shipping::Shipment;
-use felix_protocol::ids::{BrokerId, Generation, Offset, PartitionId};
+use felix_protocol::ids::{Generation, PartitionId};
 use felix_protocol::time::{Clock, MonoTime};
-use felix_replication::eligible::Report;
 use felix_replication::event::Nodes;
-use felix_replication::follower::{Reply, Token};
 use felix_replication::halted::HaltReason;
+use felix_storage::LogReader;
 use felix_storage::disk::os::OsDisk;
-use felix_storage::{LogReader, Replica};
-use tokio::sync::oneshot;
 
 use crate::clock::SystemClock;
+use crate::partitions::LaneCopy;
 use crate::partitions::flusher::{FlushQueue, Flushed, ToFlush};
 use crate::partitions::handle::{PartitionHandle, Tenure};
 use crate::partitions::lane::LaneSender;
 use crate::partitions::lane::message::{Closed, Message};
-use crate::partitions::lane::replicating::{self, Asking};
+use crate::partitions::lane::ports::LanePorts;
+use crate::partitions::lane::replicating::Asking;
 use crate::partitions::led::Led;
 use crate::partitions::rebuilds::Rebuilds;
 use crate::partitions::report::ControlStore;
-use crate::partitions::shipping::{Connections, Ships, Wanted};
+use crate::partitions::shipping::{Connections, Ships};
 use crate::partitions::steady::Steady;
 use crate::partitions::upkeep::Upkeep;
 use crate::partitions::wait::Waits;
-use crate::partitions::{LaneCopy, Writer};
 use crate::tasks;
-
-/// Copies looked after by retention between two looks at the mailbox.
-const RETAIN_SLICE: usize = 32;
 
 /// How long a lane that is told to stop waits for flushes, other replicas and the control store.
 const STOP_WITHIN: Duration = Duration::from_secs(5);
@@ -52,7 +43,7 @@ const LAST_FOLLOWERS_WITHIN: Duration = Duration::from_secs(2);
 pub(super) struct Slot {
     pub(super) copy: Box<LaneCopy>,
     pub(super) reader: LogReader<OsDisk>,
-    waits: Arc<Waits>,
+    pub(super) waits: Arc<Waits>,
     /// Leaders that wait for its word.
     pub(super) asking: Asking,
     /// Written to or changed since the lane last looked at it.
@@ -80,96 +71,6 @@ impl Slot {
     }
 }
 
-/// What the lane lends to a copy while it carries out actions.
-pub(super) struct LanePorts<'a> {
-    lane: &'a LaneSender,
-    waits: &'a Waits,
-    context: &'a LaneContext,
-    reader: &'a LogReader<OsDisk>,
-    asking: &'a mut Asking,
-}
-
-impl<'a> LanePorts<'a> {
-    fn of(lane: &'a LaneSender, context: &'a LaneContext, slot: &'a mut Slot) -> (Self, &'a mut LaneCopy) {
-        let Slot { copy, reader, waits, asking, .. } = slot;
-        (LanePorts { lane, waits, context, reader, asking }, copy)
-    }
-}
-
-impl Ports for LanePorts<'_> {
-    type Writer = Writer;
-
-    fn answer(&mut self, writer: Writer, answer: Result<Appended, AppendError>) {
-        // The writer may be gone: its connection was closed. The batch stays where it is.
-        let _ = writer.send(answer);
-    }
-
-    fn report(&mut self, partition: PartitionId, generation: Generation, report: Report) {
-        let (lane, number) = (self.lane.clone(), report.number);
-        let then = move |answer| lane.send(Message::ReportAnswered { partition, generation, number, answer });
-        self.context.control.report(partition, generation, report, Box::new(then));
-    }
-
-    fn read_key(&mut self, partition: PartitionId, generation: Generation) {
-        let lane = self.lane.clone();
-        let then = move |key| lane.send(Message::KeyRead { partition, generation, key });
-        self.context.control.read_key(partition, Box::new(then));
-    }
-
-    fn opened(&mut self, _partition: PartitionId, _generation: Generation) {}
-
-    fn cut_off(&mut self, partition: PartitionId, generation: Generation, exposed: i64) {
-        self.context.led.cut_off(&partition, generation, exposed);
-    }
-
-    fn ship(&mut self, _partition: PartitionId, follower: BrokerId, shipment: Shipment) {
-        let wanted = Wanted { shipment, reader: self.reader.clone(), lane: self.lane.clone() };
-        self.context.ships.ship(follower, wanted);
-    }
-
-    fn may_restart(&mut self, partition: PartitionId, follower: BrokerId, rebuild: bool) -> Option<u64> {
-        self.context.rebuilds.begin(partition, follower, rebuild)
-    }
-
-    fn rebuilt(&mut self, partition: PartitionId, follower: BrokerId, completed: bool) {
-        self.context.rebuilds.end(partition, follower, completed);
-    }
-
-    fn discarded(&mut self, removal: Removal) {
-        self.context.upkeep.free(removal);
-    }
-
-    fn note(&mut self, partition: PartitionId, row: Replica, noted: Noted) {
-        replicating::note(self.lane, &self.context.upkeep, partition, row, noted);
-    }
-
-    fn told(&mut self, token: Token, reply: Reply) {
-        self.asking.tell(token, reply);
-    }
-
-    fn halted(
-        &mut self,
-        partition: PartitionId,
-        generation: Generation,
-        position: Offset,
-        reason: HaltReason,
-    ) {
-        self.context.led.halted(&partition, generation, position, reason);
-    }
-
-    fn resumed(&mut self, partition: PartitionId) {
-        self.context.led.resumed(&partition);
-    }
-
-    fn moved(&mut self, _partition: PartitionId, mark_bytes: u64, stable_bytes: u64) {
-        self.waits.moved(mark_bytes, stable_bytes);
-    }
-
-    fn changed(&mut self, _partition: PartitionId) {
-        self.waits.wake_all();
-    }
-}
-
 /// What a lane works with, shared with its siblings.
 pub(crate) struct LaneContext {
     pub(crate) clock: SystemClock,
@@ -193,9 +94,9 @@ pub(super) struct State {
     touched: Vec<PartitionId>,
     /// Copies with a due time, earliest first. Invariant: exactly those whose `Slot::due` is not "never".
     due: BTreeSet<(MonoTime, PartitionId)>,
-    retaining: VecDeque<PartitionId>,
+    pub(super) retaining: VecDeque<PartitionId>,
     /// The wall clock, as far as retention believes it.
-    steady: Steady,
+    pub(super) steady: Steady,
     /// Copies whose rows changed since they were last collected. The upkeep is told of the first.
     rows_due: Vec<PartitionId>,
     /// Set once the lane was told to stop.
@@ -504,58 +405,6 @@ impl State {
                     tracing::warn!(%partition, %error, "a partition keeps its stricter flush policy");
                 }
             });
-        }
-    }
-
-    fn delete_records(
-        &mut self,
-        partition: PartitionId,
-        to: felix_partition::copy::DeleteTo,
-        answer: oneshot::Sender<Result<i64, DeleteRecordsError>>,
-    ) {
-        let mut deleted = None;
-        self.work(&partition, |copy, ports| {
-            deleted = Some(copy.delete_records(to, ports).map(|start| (start, copy.row())));
-        });
-        match deleted {
-            Some(Ok((start, row))) => {
-                // Answered once the new start is durable: it must not come back after a restart.
-                self.context.upkeep.note_row_then(partition, row, move |noted| {
-                    let _ = answer.send(match noted {
-                        Ok(()) => Ok(start),
-                        Err(error) => Err(DeleteRecordsError::Storage(error.to_string())),
-                    });
-                });
-                self.retaining.push_back(partition);
-            }
-            Some(Err(error)) => drop(answer.send(Err(error))),
-            None => drop(answer.send(Err(DeleteRecordsError::NotLeader))),
-        }
-    }
-
-    /// Retention, a slice of copies at a time.
-    fn retain_some(&mut self) {
-        if self.retaining.is_empty() {
-            return;
-        }
-        let wall = self.steady.time(self.context.clock.now(), self.context.clock.wall());
-        for _ in 0..RETAIN_SLICE {
-            let Some(partition) = self.retaining.pop_front() else { return };
-            let mut retired = None;
-            self.work(&partition, |copy, ports| {
-                if copy.halted().is_none() {
-                    retired = Some((copy.retain(wall, ports), copy.row()));
-                }
-            });
-            match retired {
-                Some((Ok(retired), row)) if !retired.is_empty() => {
-                    self.context.upkeep.retire(partition, row, retired);
-                }
-                Some((Err(error), _)) => {
-                    tracing::warn!(%partition, %error, "retention of a partition failed; it is tried again");
-                }
-                _ => {}
-            }
         }
     }
 

@@ -117,7 +117,7 @@ impl State {
         let mut concerned: Vec<PartitionId> = self
             .slots
             .iter()
-            .filter(|(_, slot)| slot.copy.leads())
+            .filter(|(_, slot)| slot.copy.followers().next().is_some())
             .map(|(partition, _)| *partition)
             .collect();
         concerned.sort();
@@ -198,8 +198,11 @@ impl State {
     pub(super) fn ship_to_replicas(&mut self, partition: &PartitionId) {
         let (connections, nodes) = (self.connections.clone(), Arc::clone(&self.nodes));
         self.work(partition, |copy, ports| {
-            copy.know_nodes(&nodes, ports);
             copy.ship_to_replicas(|broker| connections.contains_key(&broker), ports);
+            // Of ten thousand partitions without followers none needs to know.
+            if copy.followers().next().is_some() {
+                copy.know_nodes(&nodes, ports);
+            }
         });
     }
 }

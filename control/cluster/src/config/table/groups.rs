@@ -43,7 +43,7 @@ pub(super) const ROWS: &[Row] = rows! { Area::Groups;
     Int "offsets.topic.num.partitions" = "50", AtLeast(1), ReadOnly, Honoured =>
         "Partitions of `__consumer_offsets`. Fixed once the topic exists.";
     Short "offsets.topic.replication.factor" = "3", AtLeast(1), ReadOnly, Honoured =>
-        "Copies of `__consumer_offsets`; fewer when fewer brokers are alive when it is created.";
+        "Copies of `__consumer_offsets`. It begins with one, and gets the others as brokers join.";
     Int "offsets.topic.segment.bytes" = "104857600", AtLeast(1), ReadOnly, Honoured =>
         "Segment size in bytes of `__consumer_offsets`; small segments load and compact sooner.";
 };

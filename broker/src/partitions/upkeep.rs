@@ -24,6 +24,8 @@ use crate::partitions::led::Led;
 
 /// How long marks may stay unnoted.
 const ROWS_EVERY: Duration = Duration::from_secs(3);
+/// How long a row waits that found the disk full.
+const FULL_AGAIN: Duration = Duration::from_secs(1);
 /// Jobs taken together at most: their rows share one flush.
 const BATCH: usize = 4096;
 
@@ -33,6 +35,7 @@ enum Job {
     RowsChanged(LaneSender),
     NoteRows(Vec<(PartitionId, Replica)>),
     NoteRowThen(PartitionId, Replica, Then),
+    NoteRowAtLast(PartitionId, Replica, Then),
     Retire(PartitionId, Replica, Retired<OsDisk>),
     Remove(PartitionId, Box<Deleted<OsDisk>>, Duration),
     RemoveFolder(Box<Deleted<OsDisk>>),
@@ -74,6 +77,8 @@ impl Upkeep {
             removals: BTreeMap::new(),
             next_removal: 0,
             owed: Vec::new(),
+            full: Vec::new(),
+            full_at: MonoTime::NEVER,
         };
         (Upkeep { jobs: sender }, move || keeper.run())
     }
@@ -98,6 +103,16 @@ impl Upkeep {
         then: impl FnOnce(Result<(), &StorageError>) + Send + 'static,
     ) {
         self.send(Job::NoteRowThen(partition, row, Box::new(then)));
+    }
+
+    /// The same, but a full disk is waited for: a copy that follows has time.
+    pub(super) fn note_row_at_last(
+        &self,
+        partition: PartitionId,
+        row: Replica,
+        then: impl FnOnce(Result<(), &StorageError>) + Send + 'static,
+    ) {
+        self.send(Job::NoteRowAtLast(partition, row, Box::new(then)));
     }
 
     /// Segments left the log; they go once the row with the new log start is durable.
@@ -191,11 +206,15 @@ struct Keeper {
     /// renamed: they hold the very space that is missing, so it is tried again at the next look. As many at most
     /// as there are files.
     owed: Vec<(PartitionId, Retired<OsDisk>)>,
+    /// Rows that found the disk full, at most one a copy, and when they are tried again.
+    full: Vec<(PartitionId, Replica, Then)>,
+    full_at: MonoTime,
 }
 
 /// What happens once the rows of a batch are durable, or are not.
 enum After {
     Tell(Then),
+    AtLast(PartitionId, Replica, Then),
     Retire(PartitionId, Retired<OsDisk>),
     Remove(PartitionId, Box<Deleted<OsDisk>>, Duration),
 }
@@ -236,7 +255,7 @@ impl Keeper {
 
     fn next_time(&self) -> MonoTime {
         let removal = self.removals.keys().next().map_or(MonoTime::NEVER, |(at, _)| *at);
-        self.rows_at.min(self.retain_at).min(removal)
+        self.rows_at.min(self.retain_at).min(removal).min(self.full_at)
     }
 
     fn on_time(&mut self) {
@@ -249,6 +268,14 @@ impl Keeper {
         }
         if self.retain_at <= now {
             self.retain();
+        }
+        if self.full_at <= now {
+            self.full_at = MonoTime::NEVER;
+            let again = std::mem::take(&mut self.full);
+            let again =
+                again.into_iter().map(|(partition, row, then)| Job::NoteRowAtLast(partition, row, then));
+            // None of them stops the thread.
+            let _ = self.take(again.collect());
         }
         while let Some(entry) = self.removals.first_entry()
             && entry.key().0 <= now
@@ -281,6 +308,10 @@ impl Keeper {
                 Job::NoteRowThen(partition, row, then) => {
                     ticket = Some(self.stage(partition, row));
                     after.push(After::Tell(then));
+                }
+                Job::NoteRowAtLast(partition, row, then) => {
+                    ticket = Some(self.stage(partition, row));
+                    after.push(After::AtLast(partition, row, then));
                 }
                 Job::Retire(partition, row, retired) => {
                     ticket = Some(self.stage(partition, row));
@@ -348,6 +379,13 @@ impl Keeper {
     fn after(&mut self, after: After, noted: Result<(), &StorageError>) {
         match after {
             After::Tell(then) => then(noted),
+            After::AtLast(partition, row, then) => match noted {
+                Err(StorageError::Full { .. }) => {
+                    self.full.push((partition, row, then));
+                    self.full_at = self.clock.now().after(FULL_AGAIN);
+                }
+                noted => then(noted),
+            },
             // The files are hidden only when no restart can come back to an older log start.
             After::Retire(partition, retired) if noted.is_ok() => self.hide(partition, retired),
             After::Retire(partition, retired) => self.owed.push((partition, retired)),

@@ -60,7 +60,7 @@ impl Drop for Asking {
 /// Has a copy's row made durable; the lane hears of it.
 pub(super) fn note(lane: &LaneSender, upkeep: &Upkeep, partition: PartitionId, row: Replica, noted: Noted) {
     let lane = lane.clone();
-    upkeep.note_row_then(partition, row, move |outcome| {
+    upkeep.note_row_at_last(partition, row, move |outcome| {
         lane.send(Message::RowNoted { partition, noted, durable: outcome.is_ok() });
     });
 }

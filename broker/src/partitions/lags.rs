@@ -1,8 +1,7 @@
 //! How far copies are behind, as their lanes know it.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use crossbeam_channel::RecvTimeoutError;
 use felix_protocol::ids::PartitionId;
 
 use crate::partitions::Partitions;
@@ -10,7 +9,7 @@ use crate::partitions::lane::Message;
 
 /// A follower's leader that was silent for longer says nothing of the lag any more.
 pub(super) const SILENCE: Duration = Duration::from_secs(2);
-/// A lane that does not answer within this is left out.
+/// Lanes that do not answer within this of the one before are left out.
 const WAIT: Duration = Duration::from_secs(1);
 
 /// One copy.
@@ -34,12 +33,9 @@ impl Partitions {
             lane.send(Message::Lags { answer: answer.clone() });
         }
         drop(answer);
-        let (deadline, mut all) = (Instant::now() + WAIT, Vec::new());
-        loop {
-            match answers.recv_deadline(deadline) {
-                Ok(lags) => all.extend(lags),
-                Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => break,
-            }
+        let mut all = Vec::new();
+        while let Ok(lags) = answers.recv_timeout(WAIT) {
+            all.extend(lags);
         }
         all.sort_by_key(|lag: &Lag| lag.partition);
         all

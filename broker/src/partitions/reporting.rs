@@ -175,7 +175,8 @@ impl Drop for Part {
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeSet;
-    use std::sync::Mutex;
+    use std::sync::{Condvar, Mutex};
+    use std::time::Duration;
 
     use felix_protocol::ids::{LogId, TopicId};
     use felix_replication::eligible::{Last, Revision};
@@ -184,11 +185,15 @@ mod tests {
 
     /// A store that answers when it is told to.
     #[derive(Default)]
-    struct Slow(Mutex<Vec<(i32, Then<ReportAnswer>)>>);
+    struct Slow {
+        waiting: Mutex<Vec<(i32, Then<ReportAnswer>)>>,
+        more: Condvar,
+    }
 
     impl ControlStore for Slow {
         fn report(&self, partition: PartitionId, _: Generation, _: Report, then: Then<ReportAnswer>) {
-            self.0.lock().unwrap().push((partition.index, then));
+            self.waiting.lock().unwrap().push((partition.index, then));
+            self.more.notify_all();
         }
 
         fn read_key(&self, _: PartitionId, then: Then<Option<KeyState>>) {
@@ -199,15 +204,11 @@ mod tests {
     impl Slow {
         /// Waits until so many are there, and takes them.
         fn wait_for(&self, count: usize) -> Vec<(i32, Then<ReportAnswer>)> {
-            for _ in 0..10_000 {
-                let mut waiting = self.0.lock().unwrap();
-                if waiting.len() >= count {
-                    return std::mem::take(&mut *waiting);
-                }
-                drop(waiting);
-                std::thread::sleep(std::time::Duration::from_millis(1));
-            }
-            panic!("they never come");
+            let (waiting, patience) = (self.waiting.lock().unwrap(), Duration::from_secs(10));
+            let few = |waiting: &mut Vec<_>| waiting.len() < count;
+            let (mut waiting, waited) = self.more.wait_timeout_while(waiting, patience, few).unwrap();
+            assert!(!waited.timed_out(), "they never come");
+            std::mem::take(&mut *waiting)
         }
     }
 

@@ -42,10 +42,13 @@ pub(crate) struct Wanted {
     pub(crate) lane: LaneSender,
 }
 
+/// Whose it is: it lasts as long as the link.
+type Queue = (Weak<Link>, mpsc::UnboundedSender<Wanted>);
+
 /// The queues, one a peer. Bounded by the cursors: each has at most one read under way, and few frames besides.
 #[derive(Default)]
 pub(crate) struct Ships {
-    queues: Mutex<BTreeMap<BrokerId, (Weak<Link>, mpsc::UnboundedSender<Wanted>)>>,
+    queues: Mutex<BTreeMap<BrokerId, Queue>>,
     peers: OnceLock<Arc<Peers>>,
 }
 

@@ -131,9 +131,7 @@ impl State {
     pub(super) fn adopt_follower(&mut self, copy: Box<LaneCopy>) {
         let partition = copy.id();
         // One that leads by now is newer.
-        if !self.slots.contains_key(&partition) {
-            self.slots.insert(partition, Slot::new(copy));
-        }
+        self.slots.entry(partition).or_insert_with(|| Slot::new(copy));
     }
 
     /// A connection to a peer ended, or another one began.

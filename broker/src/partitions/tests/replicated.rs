@@ -50,7 +50,7 @@ fn all_replicas_become_members_while_writes_go_on_and_any_of_them_leads_with_eve
     let handle = one.led(partition, one.agent.session());
     let mut written = 0;
     // Too few are members in the beginning, and refuse what asks for more.
-    until(|| {
+    until(&one, || {
         written += usize::from(handle_append(&one, &handle));
         eligible(&one.agent.view(), &partition) == 2 && written > 10
     });
@@ -71,12 +71,10 @@ fn all_replicas_become_members_while_writes_go_on_and_any_of_them_leads_with_eve
         let handle = member.broker.partitions.get(&partition)?;
         (handle.stage() == Stage::Open && handle.is_leader()).then_some(handle)
     };
-    let (leader, handle) = members[0].eventually(|| {
-        let found = members.iter().find_map(|member| Some((member, leads(member)?)));
-        found
-    });
+    let (leader, handle) =
+        members[0].eventually(|| members.iter().find_map(|member| Some((member, leads(member)?))));
     assert_eq!(handle.log_end(), end);
-    until(|| handle_append(leader, &handle));
+    until(leader, || handle_append(leader, &handle));
     assert_eq!(handle.mark(), handle.log_end());
     drop(handle);
     for member in members {
@@ -84,13 +82,13 @@ fn all_replicas_become_members_while_writes_go_on_and_any_of_them_leads_with_eve
     }
 }
 
-/// Tries until it is so.
-fn until(mut test: impl FnMut() -> bool) {
+/// Tries until it is so, from outside of the runtime: who writes waits on it.
+fn until(member: &Member, mut test: impl FnMut() -> bool) {
     for _ in 0..4000 {
         if test() {
             return;
         }
-        std::thread::sleep(Duration::from_millis(5));
+        member.broker.runtime.block_on(async { tokio::time::sleep(Duration::from_millis(5)).await });
     }
     panic!("it never happens");
 }

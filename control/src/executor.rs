@@ -356,7 +356,8 @@ impl<S: Store> Executor<S> {
                     // decided anew, but not for ever.
                     refusals += 1;
                     if refusals == REFUSALS {
-                        let error = StoreError::Unavailable(what);
+                        // What was sent may still be carried out, so nobody is told that it was not.
+                        let error = StoreError::Unknown(what);
                         self.refuse(&round, &error);
                         return Err(error);
                     }
@@ -366,6 +367,8 @@ impl<S: Store> Executor<S> {
                     self.answer(&round, &outcome);
                 }
                 Err(error) => {
+                    // The same holds for what an earlier try of this round's jobs sent.
+                    let error = if refusals > 0 { unresolved(error) } else { error };
                     self.refuse(&round, &error);
                     return Err(error);
                 }
@@ -427,16 +430,8 @@ impl<S: Store> Executor<S> {
 
     /// The transaction failed: its jobs are told, and the controller will look again.
     fn refuse(&mut self, round: &Round, error: &StoreError) {
-        let told = match error {
-            StoreError::Unknown(what) => ControlError::Unknown(what.clone()),
-            StoreError::Unavailable(what) => ControlError::Unavailable(what.clone()),
-            StoreError::Compacted(_)
-            | StoreError::Damaged(_)
-            | StoreError::Failed(_)
-            | StoreError::WentBack { .. } => ControlError::Unavailable(error.to_string()),
-        };
         for job in &round.jobs {
-            self.jobs[*job].fail(told.clone());
+            self.jobs[*job].fail(told(error));
         }
         self.drop_jobs(&round.jobs.iter().copied().collect());
         if let Some(sessions) = &mut self.sessions {
@@ -471,13 +466,13 @@ impl<S: Store> Executor<S> {
                     tracing::info!("the control store answers again");
                 }
                 Ok(()) => {}
-                Err(StoreError::Unavailable(ref what) | StoreError::Unknown(ref what)) => {
+                Err(ref error @ (StoreError::Unavailable(ref what) | StoreError::Unknown(ref what))) => {
                     // Once an outage, not once a try.
                     if !std::mem::replace(&mut is_silent, true) {
                         tracing::warn!(%what, "the control store does not answer");
                     }
                     for mut job in self.jobs.drain(..) {
-                        job.fail(ControlError::Unavailable(what.clone()));
+                        job.fail(told(error));
                     }
                 }
                 Err(StoreError::Compacted(_)) => {}
@@ -608,6 +603,18 @@ enum Woken {
     Told(Result<Arc<Batch>, StoreError>),
     /// Look again.
     Later,
+}
+
+/// What those are told who wait for something that the store did not say.
+fn told(error: &StoreError) -> ControlError {
+    match error {
+        StoreError::Unknown(what) => ControlError::Unknown(what.clone()),
+        StoreError::Unavailable(what) => ControlError::Unavailable(what.clone()),
+        StoreError::Compacted(_)
+        | StoreError::Damaged(_)
+        | StoreError::Failed(_)
+        | StoreError::WentBack { .. } => ControlError::Unavailable(error.to_string()),
+    }
 }
 
 /// While a transaction's outcome is open, a store that does not answer leaves it open.

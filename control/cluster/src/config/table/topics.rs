@@ -12,8 +12,8 @@ pub(super) const ROWS: &[Row] = rows! { Area::Topics;
     Class "create.topic.policy.class.name" = null, Any, ReadOnly, Refused(reason::POLICY) =>
         "Class that decides whether a topic may be created.";
     Int "default.replication.factor" = "1",
-        Any, ReadOnly, Partly("at most one copy exists on a single node") =>
-        "How many copies a topic gets when its creator names no number.";
+        Any, ReadOnly, Honoured =>
+        "How many copies a topic gets when its creator names no number; no more than there are brokers.";
     Boolean "delete.topic.enable" = "true", Any, ReadOnly, Honoured =>
         "Whether topics may be deleted; when false, the request is refused.";
     Int "max.request.partition.size.limit" = "2000", AtLeast(1), ReadOnly, Honoured =>

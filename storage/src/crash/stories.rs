@@ -438,6 +438,10 @@ fn retained_everything(disk: &MemDisk) -> Outcome<World> {
     let retired = world.retain(log, 0)?;
     world.gone(log, retired)?;
     world.fill(log, 300)?;
+    // Later segments may come to the disk without the first.
+    for _ in 0..4 {
+        world.fill(log, 900)?;
+    }
     world.flush(log)?;
     Ok(world)
 }

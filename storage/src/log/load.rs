@@ -27,8 +27,10 @@ use crate::producers::{Producers, snapshot};
 use crate::seal::{self, Found, Running};
 use crate::segment::walk::{Broken, Step, Walk};
 use crate::segment::{Home, Segment};
+use beginning::Beginning;
 
 mod adopt;
+mod beginning;
 mod closed;
 mod damage;
 mod scan;
@@ -317,20 +319,13 @@ struct Loader<'a, D: Disk> {
 impl<D: Disk> Loader<'_, D> {
     fn load(&mut self) -> Result<(), StorageError> {
         self.metadata();
-        let start = self.first_offset();
+        let begins = self.beginning()?;
+        let (Beginning::At(start) | Beginning::Hole(start)) = begins;
         self.log.shared.start.store(start, Ordering::Release);
-        let noted = self.listing.noted.contains(&self.log.active.base());
-        let trusted = self.recovered.clean && !noted && self.trust_last_segment()?;
-        let closed = self.log.segments().len() - 1;
-        let flushed = if trusted { closed } else { self.scan()? };
-        self.log.closed = self.log.segments().get(flushed).map_or(0, |open| open.base());
-        self.look_at_closed(flushed)?;
-        self.remove_stray_snapshots();
-        if self.log.end < self.promised {
-            self.go_on_behind(self.ends_early())?;
-        }
-        if self.log.end < start {
-            self.restart_at(start)?;
+        if matches!(begins, Beginning::Hole(_)) {
+            self.cut_behind_hole(start)?;
+        } else {
+            self.look_at_segments(start)?;
         }
         self.log.shared.end.store(self.log.end, Ordering::Release);
         let end = self.log.end;
@@ -343,6 +338,24 @@ impl<D: Disk> Loader<'_, D> {
         self.log.publish_map();
         if self.listing.has_checkpoint {
             self.log.load_progress(&self.recovered);
+        }
+        Ok(())
+    }
+
+    /// Reads of the segments what has to be read; the log then ends where they do.
+    fn look_at_segments(&mut self, start: Offset) -> Result<(), StorageError> {
+        let noted = self.listing.noted.contains(&self.log.active.base());
+        let trusted = self.recovered.clean && !noted && self.trust_last_segment()?;
+        let closed = self.log.segments().len() - 1;
+        let flushed = if trusted { closed } else { self.scan()? };
+        self.log.closed = self.log.segments().get(flushed).map_or(0, |open| open.base());
+        self.look_at_closed(flushed)?;
+        self.remove_stray_snapshots();
+        if self.log.end < self.promised {
+            self.go_on_behind(self.ends_early())?;
+        }
+        if self.log.end < start {
+            self.restart_at(start)?;
         }
         Ok(())
     }

@@ -19,6 +19,7 @@ mod damage;
 mod files;
 mod flushing;
 mod fuzzed;
+mod holes;
 mod model;
 mod page;
 mod readers;

@@ -74,23 +74,6 @@ impl<D: Disk> Loader<'_, D> {
         generation.zip(newest).is_some_and(|(generation, newest)| generation > newest)
     }
 
-    /// Where the log begins. If its first segment is gone, that is still where it did begin: whoever reads there is
-    /// told, and not sent on.
-    pub(super) fn first_offset(&mut self) -> Offset {
-        let (told, found) = (self.recovered.log_start, self.log.start());
-        if found <= told || self.promised <= told {
-            return told.max(found);
-        }
-        self.found(Damaged {
-            segment: layout::file_path(self.log.folder(), told, Kind::Log),
-            position: 0,
-            offset: told,
-            promised: true,
-            reason: format!("the first segment begins at {found}"),
-        });
-        told
-    }
-
     /// What was promised behind the log's end is damaged or gone: the log goes on behind it, in a new segment, if
     /// the caller allows that.
     pub(super) fn go_on_behind(&mut self, damaged: Damaged) -> Result<(), StorageError> {

@@ -47,7 +47,8 @@ fn a_segment_at_the_last_offset_of_all_opens() {
     drop(create(&disk, small()));
     disk.put(&in_folder(Offset::MAX, Kind::Log), &[]).unwrap();
     disk.remove_file(&in_folder(0, Kind::Log)).unwrap();
-    let (mut log, _) = open(&disk, small(), Recovered::default());
+    let row = Recovered { log_start: Offset::MAX, ..Recovered::default() };
+    let (mut log, _) = open(&disk, small(), row);
     assert_eq!((log.start(), log.end()), (Offset::MAX, Offset::MAX));
     let refused = log.append(&batch(1, 10, 3), generation(1), NOW);
     assert!(matches!(refused, Err(StorageError::OffsetsExhausted(_))));

@@ -24,7 +24,7 @@ mod indexes;
 mod partition;
 mod producers;
 
-pub use compare::compare;
+pub use compare::{Comparison, compare};
 
 /// How bad a finding is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

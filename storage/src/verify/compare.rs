@@ -1,6 +1,11 @@
 //! Compares the copies of partitions in several directories below their marks: what has the same generation
-//! and offset must be the same bytes. The first difference of each partition is told.
+//! and offset must be the same bytes. The first difference of each pair of copies is told.
+//!
+//! Every copy is held against every other one: of three, one may be new, with nothing below its mark yet, and the other two must
+//! be the same all the same.
 
+use std::collections::BTreeSet;
+use std::fmt;
 use std::path::{Path, PathBuf};
 
 use felix_protocol::batch::{BatchHeader, HEADER_BYTES};
@@ -14,35 +19,88 @@ use crate::replicas::Replica;
 use crate::seal::{self, Found};
 use crate::segment::walk::has_sound_offsets;
 
+/// What was compared.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Comparison {
+    /// Partitions with more than one copy.
+    pub partitions: u64,
+    /// Their copies.
+    pub copies: u64,
+    /// Pairs of copies that were held against each other.
+    pub pairs: u64,
+    /// Pairs of batches that were.
+    pub batches: u64,
+    /// Their bytes, those of one copy each.
+    pub bytes: u64,
+    /// Batches of those copies above their own mark: nobody has promised them, and they may differ.
+    pub above: u64,
+    /// Pairs of copies that differ.
+    pub different: u64,
+}
+
+impl Comparison {
+    /// Whether no copies differ.
+    pub fn is_good(&self) -> bool {
+        self.different == 0
+    }
+}
+
+impl fmt::Display for Comparison {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{} partitions in {} copies, {} batches and {} bytes below the marks of {} pairs: {} pairs differ; {} batches lie above \
+             a mark",
+            self.partitions, self.copies, self.batches, self.bytes, self.pairs, self.different, self.above
+        )
+    }
+}
+
+/// A copy: its directory, and its row there.
+type Copy<'a> = (&'a Path, Replica);
+
 /// Compares every partition that lies in more than one of `dirs`. Whether each copy is sound in itself,
 /// [`super::verify`] says.
 pub fn compare<D: Disk>(
     disk: &D,
     dirs: &[PathBuf],
     tell: &mut dyn FnMut(&super::Finding),
-) -> Result<Summary, StorageError> {
+) -> Result<Comparison, StorageError> {
     let mut report = Report { summary: Summary::default(), tell };
     let mut rows = Vec::with_capacity(dirs.len());
     for dir in dirs {
         // Its own findings were told when the directory was checked.
         let mut silent = Report { summary: Summary::default(), tell: &mut |_| {} };
-        rows.push((dir, table(disk, dir, &mut silent)?));
+        rows.push((dir.as_path(), table(disk, dir, &mut silent)?));
     }
-    let mut partitions: Vec<PartitionId> = rows.iter().flat_map(|(_, rows)| rows.keys().copied()).collect();
-    partitions.sort_unstable();
-    partitions.dedup();
+    let mut compared = Comparison::default();
+    let partitions: BTreeSet<PartitionId> = rows.iter().flat_map(|(_, rows)| rows.keys().copied()).collect();
     for partition in partitions {
-        let mut copies = rows.iter().filter_map(|(dir, rows)| Some((dir, *rows.get(&partition)?)));
-        let Some((first, of_first)) = copies.next() else { continue };
-        for (other, of_other) in copies {
-            report.summary.partitions += 1;
-            let mut left = Cursor::open(disk, first, partition, &of_first)?;
-            let mut right = Cursor::open(disk, other, partition, &of_other)?;
-            let range = (of_first.log_start.max(of_other.log_start), of_first.mark.min(of_other.mark));
-            difference(&mut left, &mut right, range, &mut report)?;
+        let copies: Vec<Copy<'_>> =
+            rows.iter().filter_map(|(dir, rows)| Some((*dir, *rows.get(&partition)?))).collect();
+        if copies.len() < 2 {
+            continue;
+        }
+        compared.partitions += 1;
+        compared.copies += copies.len() as u64;
+        for (dir, row) in &copies {
+            let mut cursor = Cursor::open(disk, dir, partition, row)?;
+            while let Some(batch) = cursor.next()? {
+                compared.above += u64::from(batch.header.base_offset >= row.mark);
+            }
+        }
+        for (at, (first, of_first)) in copies.iter().enumerate() {
+            for (other, of_other) in &copies[at + 1..] {
+                let mut left = Cursor::open(disk, first, partition, of_first)?;
+                let mut right = Cursor::open(disk, other, partition, of_other)?;
+                let range = (of_first.log_start.max(of_other.log_start), of_first.mark.min(of_other.mark));
+                difference(&mut left, &mut right, range, &mut report)?;
+                compared.pairs += 1;
+            }
         }
     }
-    Ok(report.summary)
+    let Summary { batches, bytes, findings, .. } = report.summary;
+    Ok(Comparison { batches, bytes, different: findings.iter().sum(), ..compared })
 }
 
 /// Goes through both copies from the first offset that both must have up to the lower mark.
@@ -59,9 +117,8 @@ fn difference<D: Disk>(
         let (x, y) = match (below(&a), below(&b)) {
             (None, None) => return Ok(()),
             (Some(x), Some(y)) => (x, y),
-            (Some(x), None) if right.compacted => {
+            (Some(_), None) if right.compacted => {
                 a = left.next()?;
-                report.summary.batches += u64::from(x.header.records > 0);
                 continue;
             }
             (None, Some(_)) if left.compacted => {
@@ -71,8 +128,6 @@ fn difference<D: Disk>(
             (Some(x), None) => return lacks(left, right, &x, report),
             (None, Some(y)) => return lacks(right, left, &y, report),
         };
-        report.summary.batches += 1;
-        report.summary.bytes += x.header.bytes as u64;
         let (at, other) = (x.header.base_offset, y.header.base_offset);
         let compacted = left.compacted || right.compacted;
         // A compacted copy may lack any batch, and hold a shorter one in its place.
@@ -90,6 +145,8 @@ fn difference<D: Disk>(
             b = right.next()?;
             continue;
         }
+        report.summary.batches += 1;
+        report.summary.bytes += x.header.bytes as u64;
         if x.header.generation != y.header.generation {
             let word = |header: &BatchHeader| {
                 header.generation.map_or_else(|| "none".to_string(), |generation| generation.to_string())

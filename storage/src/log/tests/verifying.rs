@@ -212,7 +212,8 @@ fn twins() -> (MemDisk, [PathBuf; 2], Vec<Offset>) {
 
 fn compared(disk: &MemDisk, dirs: &[PathBuf]) -> Vec<Finding> {
     let mut found = Vec::new();
-    compare(disk, dirs, &mut |finding| found.push(finding.clone())).unwrap();
+    let compared = compare(disk, dirs, &mut |finding| found.push(finding.clone())).unwrap();
+    assert_eq!(compared.different, found.len() as u64);
     found
 }
 
@@ -247,6 +248,32 @@ fn above_the_lower_mark_copies_may_differ() {
     lower.mark = *bases.last().unwrap();
     note(&disk, lower);
     assert_eq!(compared(&disk, &dirs), []);
+}
+
+#[test]
+fn a_new_first_copy_does_not_hide_that_the_others_differ() {
+    let (disk, dirs, bases) = twins();
+    let whole = compare(&disk, &dirs, &mut |_| {}).unwrap();
+    assert_eq!((whole.partitions, whole.copies, whole.pairs, whole.different), (1, 2, 1, 0));
+    assert!(whole.batches > 10 && whole.bytes > 1000 && whole.above == 0, "{whole}");
+    // A third directory, named first, with a row of a copy that holds nothing.
+    let other = MemDisk::new();
+    note(&other, row(&Recovered::default()));
+    let new = PathBuf::from("/new");
+    disk.create_dir(&new).unwrap();
+    disk.put(
+        &new.join(layout::REPLICAS),
+        &other.content(&Path::new("/data").join(layout::REPLICAS)).unwrap(),
+    )
+    .unwrap();
+    let dirs = [&[new], &dirs[..]].concat();
+    let with_new = compare(&disk, &dirs, &mut |_| {}).unwrap();
+    assert_eq!((with_new.copies, with_new.pairs, with_new.batches), (3, 3, whole.batches));
+    let path = layout::file_path(&dirs[2].join(partition().to_string()), bases[1], Kind::Log);
+    let mut content = disk.content(&path).unwrap();
+    content[20] ^= 1;
+    disk.put(&path, &content).unwrap();
+    assert_eq!(compared(&disk, &dirs).len(), 1);
 }
 
 #[test]

@@ -145,6 +145,9 @@ table! {
     reports_per_request: Gauge = "felix_broker_replica_reports_per_request" []
         "Reports about who may lead that shared a request to the control store, on average since the start"
         ? "Does the control store keep up with changes of replicas?";
+    reports: IntCounter = "felix_broker_replica_reports_total" []
+        "Reports about who may lead that leaders here made to the control store, those of opening included"
+        ? "Do sets of replicas change all the time? In the steady state none is made.";
     rebuilds: IntCounterVec = "felix_broker_replication_rebuilds_total" ["outcome"]
         "Copies of other brokers that leaders here had begun anew, by outcome: `completed` when level, or `abandoned`"
         ? "Do followers lose touch with their leaders' logs?";
@@ -223,6 +226,12 @@ table! {
     peer_received_bytes: IntCounter = "felix_peer_received_bytes_total" []
         "Bytes received from other brokers"
         ? "How much does replication receive?";
+    shipped_bytes: IntCounterVec = "felix_peer_shipped_bytes_total" ["peer"]
+        "Bytes of records that were handed over to be sent to another broker's copies, by broker"
+        ? "Who is sent records, and how many?";
+    shipping_read_bytes: IntCounterVec = "felix_peer_shipping_read_bytes_total" ["source"]
+        "Bytes of records that were read in order to be shipped, by where they lay: memory or disk"
+        ? "Do followers cost reads of the disk?";
     peer_requests: IntCounterVec = "felix_peer_requests_total" ["kind", "outcome"]
         "Requests to other brokers that are over, by kind of frame and by what came of them"
         ? "Do other brokers answer?";

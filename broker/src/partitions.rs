@@ -237,6 +237,11 @@ impl Partitions {
         self.lane_of(&partition).send(Message::Restart { partition, restart, told });
     }
 
+    /// How many reports about who may lead were made.
+    pub fn reports(&self) -> u64 {
+        self.reported.reports()
+    }
+
     /// How many reports about who may lead shared a request to the control store, on average.
     pub fn reports_per_request(&self) -> f64 {
         self.reported.per_request()

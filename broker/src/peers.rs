@@ -133,6 +133,8 @@ pub struct Figures {
     received_bytes: IntCounter,
     requests: IntCounterVec,
     refused: IntCounterVec,
+    shipped: IntCounterVec,
+    read: IntCounterVec,
 }
 
 impl Figures {
@@ -145,7 +147,20 @@ impl Figures {
             received_bytes: metrics.peer_received_bytes.clone(),
             requests: metrics.peer_requests.clone(),
             refused: metrics.peer_connections_refused.clone(),
+            shipped: metrics.shipped_bytes.clone(),
+            read: metrics.shipping_read_bytes.clone(),
         }
+    }
+
+    /// Bytes of records went off to a peer.
+    pub(crate) fn shipped(&self, peer: BrokerId, bytes: usize) {
+        self.shipped.with_label_values(&[peer.to_string()]).inc_by(bytes as u64);
+    }
+
+    /// Bytes of records were read for a peer.
+    pub(crate) fn read(&self, from_memory: bool, bytes: usize) {
+        let source = if from_memory { "memory" } else { "disk" };
+        self.read.with_label_values(&[source]).inc_by(bytes as u64);
     }
 
     fn request(&self) -> impl FnMut(&'static str, &'static str) + '_ {
@@ -219,6 +234,11 @@ impl Peers {
     /// The way to a peer; `None` if there is none.
     pub fn link(&self, peer: BrokerId) -> Option<Arc<Link>> {
         self.links.read().get(&peer).map(|(link, _)| Arc::clone(link))
+    }
+
+    /// Where it is counted.
+    pub(crate) fn figures(&self) -> &Figures {
+        &self.figures
     }
 
     /// All ways.

@@ -27,6 +27,11 @@ pub(super) struct Counts {
 }
 
 impl Counts {
+    /// Reports since the start.
+    pub(super) fn reports(&self) -> u64 {
+        self.reports.load(Ordering::Relaxed)
+    }
+
     /// Reports for each request; 0 before the first.
     pub(super) fn per_request(&self) -> f64 {
         let (reports, requests) =

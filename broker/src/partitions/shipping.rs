@@ -23,7 +23,7 @@ use parking_lot::Mutex;
 use tokio::sync::mpsc;
 
 use crate::partitions::lane::{LaneSender, Message};
-use crate::peers::{Link, Peers, Room, Unanswered, Up};
+use crate::peers::{Figures, Link, Peers, Room, Unanswered, Up};
 use crate::tasks;
 
 /// Record bytes of one request, unless a single part has more.
@@ -81,7 +81,8 @@ impl Ships {
                 let (queue, wanted) = mpsc::unbounded_channel();
                 queues.insert(link.peer(), (weak, queue));
                 drop(queues);
-                tasks::spawn("shipping to a broker", run(link, wanted, lanes.clone()));
+                let figures = peers.figures().clone();
+                tasks::spawn("shipping to a broker", run(link, wanted, lanes.clone(), figures));
             }
             if linked.changed().await.is_err() {
                 return;
@@ -91,7 +92,12 @@ impl Ships {
 }
 
 /// Serves one peer until its link is gone.
-async fn run(link: Arc<Link>, mut queue: mpsc::UnboundedReceiver<Wanted>, lanes: Vec<LaneSender>) {
+async fn run(
+    link: Arc<Link>,
+    mut queue: mpsc::UnboundedReceiver<Wanted>,
+    lanes: Vec<LaneSender>,
+    figures: Figures,
+) {
     let (peer, mut up, mut before) = (link.peer(), link.up(), None);
     let weak = Arc::downgrade(&link);
     // Else the link would never be gone.
@@ -104,7 +110,7 @@ async fn run(link: Arc<Link>, mut queue: mpsc::UnboundedReceiver<Wanted>, lanes:
         let is_over = match (now, weak.upgrade()) {
             (Some(now), Some(link)) => tokio::select! {
                 changed = up.changed() => changed.is_err(),
-                () = ship_all(&link, now, &mut queue) => true,
+                () = ship_all(&link, now, &mut queue, &figures) => true,
             },
             (None, Some(link)) => {
                 drop(link);
@@ -130,7 +136,7 @@ fn tell_lanes(broker: BrokerId, lanes: &[LaneSender], before: Option<Up>, up: Op
 }
 
 /// Ships what is asked for on this connection.
-async fn ship_all(link: &Arc<Link>, up: Up, queue: &mut mpsc::UnboundedReceiver<Wanted>) {
+async fn ship_all(link: &Arc<Link>, up: Up, queue: &mut mpsc::UnboundedReceiver<Wanted>, figures: &Figures) {
     let mut put_off = None;
     loop {
         let first = match put_off.take() {
@@ -154,7 +160,7 @@ async fn ship_all(link: &Arc<Link>, up: Up, queue: &mut mpsc::UnboundedReceiver<
             continue;
         }
         let mut request = Request::default();
-        request.take(link.peer(), first);
+        request.take(link.peer(), first, figures);
         while request.bytes < REQUEST_BYTES
             && request.parts.len() < MOST_PARTS
             && let Ok(next) = queue.try_recv()
@@ -163,14 +169,15 @@ async fn ship_all(link: &Arc<Link>, up: Up, queue: &mut mpsc::UnboundedReceiver<
                 put_off = Some(next);
                 break;
             }
-            request.take(link.peer(), next);
+            request.take(link.peer(), next, figures);
         }
         let bytes = request.bytes + request.parts.len() * 128;
         // The connection's end drops this, and with it what was read.
         let Some(room) = link.room(bytes).await else { return };
-        let Request { parts, waiting, .. } = request;
+        let Request { parts, waiting, bytes } = request;
         if !parts.is_empty() {
             let count = parts.len();
+            figures.shipped(link.peer(), bytes);
             post(link, up, &PeerMessage::Ship(Ship { parts }), room, waiting, count);
         }
     }
@@ -213,14 +220,16 @@ struct Request {
 struct Waiting(BTreeMap<PartitionId, VecDeque<(LaneSender, Part, FrameId)>>);
 
 impl Request {
-    fn take(&mut self, peer: BrokerId, wanted: Wanted) {
+    fn take(&mut self, peer: BrokerId, wanted: Wanted, figures: &Figures) {
         let Wanted { shipment: Shipment { frame, mut part, most, .. }, reader, lane } = wanted;
         let (partition, generation) = (part.partition, part.generation);
         let tell = |event| lane.send(Message::Shipped { partition, generation, broker: peer, event });
         if let Some(most) = most {
             // The log start may lie inside the batch that comes first.
             let read = || reader.read(part.from.max(part.log_start), most, part.log_end, true);
-            let read = if reader.in_memory(part.from) { read() } else { tasks::apart(read) };
+            let in_memory = reader.in_memory(part.from);
+            let read = if in_memory { read() } else { tasks::apart(read) };
+            figures.read(in_memory, read.as_ref().map_or(0, |read| read.bytes));
             match read {
                 Ok(read) if part.from < part.log_start && begins_at(&read) != Some(part.from) => {
                     // The log begins later by now than where this follower is.

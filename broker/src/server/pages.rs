@@ -47,6 +47,8 @@ impl http::Pages for Pages {
         let slowest = lags.iter().filter(|lag| lag.leads).filter_map(|lag| lag.records).max();
         self.node.metrics.lag_records.set(slowest.unwrap_or(0));
         self.node.metrics.reports_per_request.set(self.node.partitions.reports_per_request());
+        let reports = &self.node.metrics.reports;
+        reports.inc_by(self.node.partitions.reports().saturating_sub(reports.get()));
         let rebuilt = self.node.partitions.rebuilt();
         self.node.metrics.rebuilding.set(count(rebuilt.running));
         for (outcome, counted) in [("completed", rebuilt.completed), ("abandoned", rebuilt.abandoned)] {

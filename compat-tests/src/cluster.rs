@@ -10,6 +10,7 @@ mod node;
 mod page;
 mod plan;
 mod proxy;
+mod replicas;
 mod stage;
 mod topics;
 

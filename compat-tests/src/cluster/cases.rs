@@ -9,6 +9,8 @@ mod lost;
 mod moves;
 mod network;
 mod operating;
+mod replicated;
+mod replicated_logs;
 mod store;
 
 use super::Case;
@@ -26,6 +28,8 @@ pub fn all() -> Vec<Case> {
         operating::CASES,
         load::CASES,
         coordinators::CASES,
+        replicated::CASES,
+        replicated_logs::CASES,
     ]
     .concat()
 }

@@ -107,6 +107,11 @@ impl Plan {
         self
     }
 
+    /// Groups keep their offsets in three copies, too.
+    pub fn replicated(self) -> Self {
+        self.set("offsets.topic.replication.factor", "3")
+    }
+
     /// Starts it and waits until every broker knows of all.
     pub fn start(self) -> Result<Cluster> {
         let count = usize::try_from(self.brokers)?;

@@ -68,6 +68,16 @@ impl Stage {
         if self.full { full } else { short }
     }
 
+    /// A log of the case.
+    pub fn log(&self, name: &str) -> PathBuf {
+        self.logs.join(name)
+    }
+
+    /// The program.
+    pub fn felix_command(&self) -> Command {
+        Command::new(&self.felix)
+    }
+
     /// Stops all brokers in order and has `felix verify` look through what they leave.
     pub fn verify(&self, cluster: &mut Cluster) -> Result<()> {
         for id in cluster.ids() {

@@ -174,6 +174,29 @@ impl Journal {
         }
     }
 
+    /// Appends a record that must be acknowledged in the end, to whoever leads; after a timeout nobody knows whether it is there, so
+    /// that the next one has another value.
+    pub fn append_to_leader(&mut self, cluster: &mut Cluster, at: i32, partition: i32) -> Result<()> {
+        let topic = self.topic.clone();
+        let number = usize::try_from(partition)?;
+        let mut last = 0;
+        let done = wait::until(&format!("an acknowledgement of {topic}/{partition}"), AGREE, || {
+            let seen = cluster.partitions(at, &topic)?;
+            let leader = seen.get(number).map_or(-1, |seen| seen.leader);
+            let Ok(mut to) = cluster.broker(leader).and_then(|broker| broker.connect()) else {
+                return Ok(None);
+            };
+            last = self.try_append(&mut to, partition)?;
+            Ok((last == 0).then_some(()))
+        });
+        done.with_context(|| format!("error {last}"))
+    }
+
+    /// What lies below this offset was deleted by right.
+    pub fn forget_below(&mut self, partition: i32, offset: i64) {
+        self.acknowledged.retain(|(number, at), _| *number != partition || *at >= offset);
+    }
+
     /// How many records were acknowledged.
     pub fn len(&self) -> usize {
         self.acknowledged.len()
@@ -182,7 +205,12 @@ impl Journal {
     /// Every record that was acknowledged is where it was said to be, and the epochs of a log never fall.
     pub fn check(&self, cluster: &mut Cluster) -> Result<()> {
         let ids = cluster.ids();
-        let partitions = cluster.partitions(ids[0], &self.topic)?;
+        self.check_as_seen_by(cluster, ids[0])
+    }
+
+    /// The same by the leaders that a broker knows of.
+    pub fn check_as_seen_by(&self, cluster: &mut Cluster, at: i32) -> Result<()> {
+        let partitions = cluster.partitions(at, &self.topic)?;
         for (number, partition) in (0..).zip(&partitions) {
             let stored = stored(&mut cluster.broker(partition.leader)?.connect()?, &self.topic, number)?;
             for pair in stored.windows(2) {
@@ -206,7 +234,9 @@ impl Journal {
 /// All of a partition.
 pub fn stored(to: &mut Connection, topic: &str, partition: i32) -> Result<Vec<Stored>> {
     let mut all = Vec::new();
-    let mut next = 0;
+    let start = to.offset_at(topic, partition, -2)?;
+    ensure!(start.error == 0, "the start of {topic}/{partition}: error {}", start.error);
+    let mut next = start.offset;
     loop {
         let want = Want { partition, ..Want::of(topic, next) };
         let fetched = to.fetch(&Fetch::now(vec![want]))?;

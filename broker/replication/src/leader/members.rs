@@ -30,6 +30,8 @@ pub const MOST_SLOW: Duration = Duration::from_millis(500);
 pub const FIRST_LEVEL: Duration = Duration::from_secs(1);
 /// The same after many flaps.
 pub const LONGEST_LEVEL: Duration = Duration::from_secs(60);
+/// What was taken for usual is forgotten after twice this.
+pub const OF_LATE: Duration = Duration::from_secs(10);
 /// Passings closer together are one.
 const TRAIL_STEP: Duration = Duration::from_millis(5);
 /// Passings that are remembered: more than cover [`MOST_SLOW`].
@@ -89,11 +91,31 @@ impl Trail {
         let at = self.passed.partition_point(|(end, _)| *end <= position);
         self.passed.get(at).map(|(_, at)| *at)
     }
+}
 
-    /// When the last passing happened that `position` confirms.
-    fn confirmed_by(&self, position: Offset) -> Option<MonoTime> {
-        let behind = self.passed.partition_point(|(end, _)| *end <= position);
-        behind.checked_sub(1).map(|at| self.passed[at].1)
+/// How long a follower usually takes to confirm: the longest of late, so that the hiccups of its machine and disk are usual. By a mean,
+/// everybody with a busy neighbour would be slow now and then, leave the set, and have to keep up without a hiccup for longer and longer.
+#[derive(Clone, Copy, Debug, Default)]
+struct Usual {
+    /// Since when, and the longest since then.
+    newest: Option<(MonoTime, Duration)>,
+    /// The longest in the time before that.
+    before: Option<Duration>,
+}
+
+impl Usual {
+    fn took(&mut self, took: Duration, now: MonoTime) {
+        match &mut self.newest {
+            Some((since, longest)) if now.since(*since) < OF_LATE => *longest = took.max(*longest),
+            newest => {
+                self.before = newest.map(|(_, longest)| longest);
+                *newest = Some((now, took));
+            }
+        }
+    }
+
+    fn longest(&self) -> Option<Duration> {
+        self.newest.map(|(_, longest)| longest).max(self.before)
     }
 }
 
@@ -102,8 +124,7 @@ impl Trail {
 struct Pacing {
     /// The copy that answered last.
     pair: Pair,
-    /// How long it usually takes to confirm.
-    usual: Option<Duration>,
+    usual: Usual,
     /// It has stopped.
     halted: bool,
     /// Since when it has kept up, while it is not a member.
@@ -116,7 +137,7 @@ struct Pacing {
 
 impl Pacing {
     fn slow_after(&self) -> Duration {
-        self.usual.map_or(MOST_SLOW, |usual| (usual * 4).clamp(LEAST_SLOW, MOST_SLOW))
+        self.usual.longest().map_or(MOST_SLOW, |usual| (usual * 4).clamp(LEAST_SLOW, MOST_SLOW))
     }
 }
 
@@ -208,7 +229,7 @@ impl Members {
         let trail = &self.trail;
         let follower = self.followers.entry(pair.broker).or_insert_with(|| Pacing {
             pair,
-            usual: None,
+            usual: Usual::default(),
             halted: false,
             level_since: None,
             level_wait: FIRST_LEVEL,
@@ -220,11 +241,11 @@ impl Members {
             self.dirty = true;
         }
         let before = core.confirmed.get(&pair).copied();
-        if let Some(at) = trail.confirmed_by(position)
-            && before.is_some_and(|before| before < position)
+        // Measured as it is judged: from the first passing that it had not confirmed.
+        if let Some(since) =
+            before.filter(|before| *before < position).and_then(|before| trail.behind_since(before))
         {
-            let took = now.since(at);
-            follower.usual = Some(follower.usual.map_or(took, |usual| (usual * 7 + took) / 8));
+            follower.usual.took(now.since(since), now);
         }
         let member = core.eligible.known().eligible.contains(&pair);
         let reached = core.mark.max(core.takeover);
@@ -238,7 +259,7 @@ impl Members {
         } else {
             let halted = Pacing {
                 pair,
-                usual: None,
+                usual: Usual::default(),
                 halted: true,
                 level_since: None,
                 level_wait: FIRST_LEVEL,
@@ -416,6 +437,25 @@ mod tests {
     }
 
     #[test]
+    fn hiccups_are_usual_and_forgotten_after_a_while() {
+        let at = |millis: u64| MonoTime(millis * 1_000_000);
+        let (quick, hiccup) = (Duration::from_millis(2), Duration::from_millis(70));
+        let mut usual = Usual::default();
+        assert_eq!(usual.longest(), None);
+        for millis in 0..20 {
+            usual.took(quick, at(millis));
+        }
+        assert_eq!(usual.longest(), Some(quick));
+        usual.took(hiccup, at(20));
+        for millis in (21..20_000).step_by(7) {
+            usual.took(quick, at(millis));
+            assert_eq!(usual.longest(), Some(hiccup), "{millis} ms");
+        }
+        usual.took(quick, at(20_100));
+        assert_eq!(usual.longest(), Some(quick));
+    }
+
+    #[test]
     fn behind_counts_from_the_first_passing_that_is_not_confirmed() {
         let at = |millis: u64| MonoTime(millis * 1_000_000);
         let mut trail = Trail::default();
@@ -425,7 +465,6 @@ mod tests {
         assert_eq!(trail.behind_since(9), Some(at(0)));
         assert_eq!(trail.behind_since(11), Some(at(10)), "what comes close together is one");
         assert_eq!(trail.behind_since(30), None);
-        assert_eq!(trail.confirmed_by(20), Some(at(10)));
         trail.forget(11, at(30));
         assert_eq!(trail.behind_since(0), Some(at(0)), "somebody outside the set may be behind the mark");
         trail.forget(11, at(1000));

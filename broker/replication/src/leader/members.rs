@@ -105,6 +105,10 @@ struct Usual {
 
 impl Usual {
     fn took(&mut self, took: Duration, now: MonoTime) {
+        if took > MOST_SLOW {
+            // It was away, and is no slower for that.
+            return;
+        }
         match &mut self.newest {
             Some((since, longest)) if now.since(*since) < OF_LATE => *longest = took.max(*longest),
             newest => {
@@ -453,6 +457,8 @@ mod tests {
         }
         usual.took(quick, at(20_100));
         assert_eq!(usual.longest(), Some(quick));
+        usual.took(Duration::from_secs(30), at(20_200));
+        assert_eq!(usual.longest(), Some(quick), "it stood still");
     }
 
     #[test]

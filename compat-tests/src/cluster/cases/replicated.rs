@@ -177,7 +177,7 @@ fn follower_stopped(stage: &Stage) -> Result<String> {
     let (mut cluster, mut load) = under_load(stage, &THIRD_FOLLOWS)?;
     let away = Duration::from_secs(if stage.full { 30 } else { 4 });
     let (mut usual, mut stalls, mut returns) = (Vec::new(), Vec::new(), Vec::new());
-    for _ in 0..stage.rounds(2, 5) {
+    for _ in 0..stage.rounds(1, 5) {
         load.measure()?;
         let before = without_reports(&cluster, &mut load, STEADY).context("in the steady state")?;
         usual.push(load.longest_stall()?);

@@ -37,6 +37,7 @@ mod aborted;
 mod append;
 mod compact;
 mod decided;
+mod fill;
 mod load;
 mod lookup;
 mod read;

@@ -14,7 +14,9 @@ use felix_protocol::batch::{BatchHeader, CheckedBatch, HEADER_BYTES};
 use felix_protocol::ids::{Generation, Offset};
 use felix_protocol::peer::ship::Said;
 use felix_protocol::time::{Clock, MonoTime};
-use felix_replication::follower::{Action, BatchFacts, Event, Follower, Frame, Held, Reply, Restart, Token};
+use felix_replication::follower::{
+    Action, BatchFacts, Event, Follower, Frame, Held, Hole, Reply, Restart, Token,
+};
 use felix_replication::halted::HaltReason;
 use felix_storage::disk::Disk;
 use felix_storage::{Replica, StorageError};
@@ -207,7 +209,7 @@ impl<D: Disk, C: Clock, W> Copy<D, C, W> {
                 self.log.adopt_generations(map);
                 None
             }
-            Action::Append { skip, compare, .. } => Some(self.append_shipped(skip, compare)),
+            Action::Append { skip, compare, holes, .. } => Some(self.append_shipped(skip, compare, &holes)),
             Action::AdvanceMark { mark, .. } => {
                 let last_stable = self.last_stable(mark);
                 self.published.advance(mark, last_stable, 0);
@@ -259,7 +261,7 @@ impl<D: Disk, C: Clock, W> Copy<D, C, W> {
     }
 
     /// Compares what is here already, and writes the rest.
-    fn append_shipped(&mut self, skip: usize, compare: usize) -> Event {
+    fn append_shipped(&mut self, skip: usize, compare: usize, holes: &[Hole]) -> Event {
         let Some(following) = &mut self.following else { return Event::Failed };
         let batches = std::mem::take(&mut following.batches);
         let (here, new) = batches.split_at(skip.min(batches.len()));
@@ -278,6 +280,18 @@ impl<D: Disk, C: Clock, W> Copy<D, C, W> {
                 Err(StorageError::Full { .. }) => {
                     outcome = Some(Event::NoRoom { written, end: self.log.end() });
                     break;
+                }
+                Err(_) => return Event::Failed,
+            }
+        }
+        for hole in holes {
+            if outcome.is_some() {
+                break;
+            }
+            match self.log.fill(hole.next, hole.generation, self.clock.wall()) {
+                Ok(rolled) => self.wrote(rolled, now),
+                Err(StorageError::Full { .. }) => {
+                    outcome = Some(Event::NoRoom { written: new.len(), end: self.log.end() });
                 }
                 Err(_) => return Event::Failed,
             }

@@ -48,6 +48,16 @@ pub struct BatchFacts {
     pub generation: Generation,
 }
 
+/// A part of the leader's log in which compaction left nothing, at the end of a frame. A batch without records takes its place here,
+/// so that the log ends where it was told to end, also after a restart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Hole {
+    /// One past its last offset; it begins where the log ended.
+    pub next: Offset,
+    /// The generation that wrote what stood there.
+    pub generation: Generation,
+}
+
 /// A part of a ship request, without its records.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Frame {
@@ -103,12 +113,12 @@ pub enum Event {
     Accepted(Generation),
     /// The log was cut, durably; it ends here ([`Action::Cut`]).
     Cut {
-        /// One past its last record, or where it was to end if nothing is below.
+        /// Where it was to end, or where the batch begins that this lies inside of.
         end: Offset,
     },
-    /// The batches were compared and written ([`Action::Append`]).
+    /// The batches were compared and written, and what takes the place of holes ([`Action::Append`]).
     Written {
-        /// One past the last record.
+        /// One past the last of it.
         end: Offset,
     },
     /// Of the batches that were to be written only so many could be: the disk is full. The leader is asked to come again.
@@ -160,7 +170,8 @@ pub enum Action {
     /// The generation map is this: it has entries now that no record in the log tells.
     AdoptMap(GenerationMap),
     /// Of the frame's batches, pass over the first `skip`; those of them from `compare` on must have the same checksum as what
-    /// is here. Append the others; [`Event::Written`] or [`Event::Differs`] follows.
+    /// is here. Append the others, and a batch without records for each hole behind them; [`Event::Written`] or
+    /// [`Event::Differs`] follows.
     Append {
         /// Whose batches.
         token: Token,
@@ -168,6 +179,8 @@ pub enum Action {
         skip: usize,
         /// The first of those that is compared.
         compare: usize,
+        /// What the frame ends with, where it ends behind its last batch.
+        holes: Vec<Hole>,
     },
     /// The mark stands here: readers may see up to it, and it is made durable at leisure.
     AdvanceMark {
@@ -221,7 +234,7 @@ pub struct Reply {
 enum Busy {
     Accepting(Work),
     Cutting(Frame),
-    Appending(Frame, Overlap),
+    Appending(Frame, Overlap, Vec<Hole>),
     Discarding(Token),
     Renewing(Token),
 }
@@ -314,22 +327,22 @@ impl<R: Rules> Follower<R> {
             }
             Event::Written { end } => {
                 let appending = self.take_busy(|busy| matches!(busy, Busy::Appending(..)));
-                if let Some(Busy::Appending(frame, overlap)) = appending {
-                    self.core.written(&frame.batches[overlap.skip..], end, frame.next);
+                if let Some(Busy::Appending(frame, overlap, holes)) = appending {
+                    self.core.written(&frame.batches[overlap.skip..], &holes, end);
                     self.settle(&frame, &mut actions);
                 }
             }
             Event::NoRoom { written, end } => {
                 let appending = self.take_busy(|busy| matches!(busy, Busy::Appending(..)));
-                if let Some(Busy::Appending(frame, overlap)) = appending {
+                if let Some(Busy::Appending(frame, overlap, holes)) = appending {
                     let upto = (overlap.skip + written).min(frame.batches.len());
-                    self.core.written(&frame.batches[overlap.skip..upto], end, end);
+                    self.core.written(&frame.batches[overlap.skip..upto], &holes, end);
                     self.answer(frame.token, Said::Retry, &mut actions);
                 }
             }
             Event::Differs => {
                 let appending = self.take_busy(|busy| matches!(busy, Busy::Appending(..)));
-                if let Some(Busy::Appending(frame, _)) = appending {
+                if let Some(Busy::Appending(frame, ..)) = appending {
                     self.diverge(frame.token, &mut actions);
                 }
             }
@@ -441,14 +454,12 @@ impl<R: Rules> Follower<R> {
         match self.core.fit(&frame) {
             Fit::Gap => self.answer(frame.token, Said::LogGap, actions),
             Fit::Differs => self.diverge(frame.token, actions),
-            Fit::Nothing => {
-                self.core.written(&[], self.core.written, frame.next);
-                self.settle(&frame, actions);
-            }
+            Fit::Nothing => self.settle(&frame, actions),
             Fit::Append(overlap) => {
                 let Overlap { skip, compare } = overlap;
-                actions.push(Action::Append { token: frame.token, skip, compare });
-                self.busy = Some(Busy::Appending(frame, overlap));
+                let holes = self.core.holes(&frame, skip);
+                actions.push(Action::Append { token: frame.token, skip, compare, holes: holes.clone() });
+                self.busy = Some(Busy::Appending(frame, overlap, holes));
             }
         }
     }
@@ -538,7 +549,7 @@ impl<R: Rules> Follower<R> {
     fn failed(&mut self, actions: &mut Vec<Action>) {
         let token = match self.busy.take() {
             Some(Busy::Accepting(work)) => Some(work.token()),
-            Some(Busy::Cutting(frame) | Busy::Appending(frame, _)) => Some(frame.token),
+            Some(Busy::Cutting(frame) | Busy::Appending(frame, ..)) => Some(frame.token),
             Some(Busy::Discarding(token) | Busy::Renewing(token)) => Some(token),
             None => None,
         };

@@ -11,7 +11,7 @@ use super::compression::{Codec, Pack};
 use super::reader::{BatchRecords, Limits};
 use super::records::{Record, RecordFault, put_varlong, without_timestamp};
 use super::{BatchHeader, CODEC, CheckedBatch, DELETE_HORIZON, HEADER_BYTES};
-use crate::ids::Offset;
+use crate::ids::{Generation, Offset};
 use thiserror::Error;
 
 /// Why a batch cannot be made thinner.
@@ -155,6 +155,25 @@ pub fn emptied(header: &BatchHeader) -> Result<CheckedBatch, BuildError> {
 /// alone. No transaction begins or goes on with it.
 pub fn placeholder(header: &BatchHeader) -> Result<CheckedBatch, BuildError> {
     emptied(&BatchHeader { producer_id: -1, producer_epoch: -1, base_sequence: -1, attributes: 0, ..*header })
+}
+
+/// A batch without records for the offsets `[base, next)`, of which nothing is left; as many as one batch can span, if that
+/// is less.
+pub fn filler(base: Offset, next: Offset, generation: Generation) -> Result<CheckedBatch, BuildError> {
+    emptied(&BatchHeader {
+        base_offset: base,
+        bytes: HEADER_BYTES,
+        generation: Some(generation),
+        crc: 0,
+        attributes: 0,
+        last_offset_delta: i32::try_from(next - base - 1).unwrap_or(i32::MAX).max(0),
+        base_timestamp: -1,
+        max_timestamp: -1,
+        producer_id: -1,
+        producer_epoch: -1,
+        base_sequence: -1,
+        records: 0,
+    })
 }
 
 fn length(bytes: &[u8]) -> i64 {

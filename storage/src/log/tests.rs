@@ -17,6 +17,7 @@ mod append;
 mod compaction;
 mod damage;
 mod files;
+mod filling;
 mod flushing;
 mod fuzzed;
 mod holes;

@@ -7,6 +7,7 @@ use std::sync::atomic::Ordering;
 use felix_protocol::ids::Offset;
 use felix_protocol::time::WallTime;
 
+use super::fill::is_filler;
 use super::{Log, of_reading};
 use crate::disk::{Disk, DiskFile};
 use crate::error::{Doing, StorageError};
@@ -14,11 +15,11 @@ use crate::flush::Dirty;
 use crate::layout::{self, Kind};
 use crate::seal::Running;
 use crate::segment::Segment;
-use crate::segment::walk::{Broken, Walk};
+use crate::segment::walk::{Broken, Step, Walk};
 
 impl<D: Disk> Log<D> {
     /// Cuts the log to end at `to`, or before the batch that `to` lies inside of; durable on return. Returns
-    /// the new end.
+    /// the new end, which is where the log ends after a restart, too, also where compaction left a hole there ([`Log::fill`]).
     ///
     /// No flush job may be out. The caller lowers [`crate::Replica::synced`] and its mark to `to` or below, durably, *before*: after a
     /// crash in between, an open would take what is missing for damage.
@@ -38,12 +39,14 @@ impl<D: Disk> Log<D> {
         let segments = self.segments();
         let keep = segments.partition_point(|segment| segment.base() <= to).max(1);
         let last = segments[keep - 1].clone();
-        let (position, end) = self.boundary(&last, to)?;
+        let Boundary { position, kept, end } = self.boundary(&last, to)?;
         if end < start {
             // The log start lies inside of the batch that would have to go.
             return Err(StorageError::OutOfRange { offset: to, start, end: self.end });
         }
-        let outcome = self.cut(&segments, keep, position, end, now);
+        let map = self.generations.clone();
+        let outcome =
+            self.cut(&segments, keep, position, kept, now).and_then(|()| self.fill_durably(end, &map, now));
         if outcome.is_err() {
             // Half cut: what the disk holds is known again only after the next open.
             self.poisoned = true;
@@ -51,25 +54,32 @@ impl<D: Disk> Log<D> {
         outcome.map(|()| end)
     }
 
-    /// Where in `segment` to cut so that no batch reaches to or past `to`, and the log end there.
-    fn boundary(&self, segment: &Segment<D>, to: Offset) -> Result<(u64, Offset), StorageError> {
+    /// Where in `segment` to cut so that no batch reaches to or past `to`.
+    fn boundary(&self, segment: &Segment<D>, to: Offset) -> Result<Boundary, StorageError> {
         let from = segment.position_for(to).map_err(of_reading)?;
         let file = segment.file().doing("open", &segment.path(Kind::Log))?;
-        let mut walk = Walk::new(&*file, from, segment.size(), segment.base());
         let mut position = from;
-        loop {
-            match walk.next_header() {
-                Ok(Some(step)) if step.header.next_offset() <= to => position = step.end(),
-                Ok(Some(step)) => return Ok((position, to.min(step.header.base_offset))),
-                Ok(None) => return Ok((position, to)),
-                Err(Broken::Io(error)) => {
-                    return Err(StorageError::io("read", &segment.path(Kind::Log), error));
+        let mut kept = (from == 0).then(|| segment.base());
+        let mut end = to;
+        let mut walk = Walk::new(&*file, from, segment.size(), segment.base());
+        while let Some(step) = header_of(segment, walk.next_header(), to)? {
+            let next = step.header.next_offset();
+            if next > to {
+                // What only takes the place of a hole is not one with the batch that a leader may have there.
+                if !is_filler(&step.header) {
+                    end = to.min(step.header.base_offset);
                 }
-                Err(Broken::Batch { position, reason }) => {
-                    return Err(segment.damaged(position, to, reason).into());
-                }
+                break;
             }
+            (position, kept) = (step.end(), Some(next));
         }
+        let mut walk = Walk::new(&*file, 0, position, segment.base());
+        while kept.is_none()
+            && let Some(step) = header_of(segment, walk.next_header(), to)?
+        {
+            kept = (step.end() == position).then(|| step.header.next_offset());
+        }
+        Ok(Boundary { position, kept: kept.unwrap_or(end).min(end), end })
     }
 
     fn cut(
@@ -196,6 +206,27 @@ impl<D: Disk> Log<D> {
         }
         Ok(())
     }
+}
+
+/// Where a log is cut.
+struct Boundary {
+    /// Behind the last batch that stays.
+    position: u64,
+    /// One past that batch.
+    kept: Offset,
+    /// Where the log is to end. Above `kept` where it lies in, or behind, a hole that compaction left.
+    end: Offset,
+}
+
+fn header_of<D: Disk>(
+    segment: &Segment<D>,
+    found: Result<Option<Step>, Broken>,
+    to: Offset,
+) -> Result<Option<Step>, StorageError> {
+    found.map_err(|broken| match broken {
+        Broken::Io(error) => StorageError::io("read", &segment.path(Kind::Log), error),
+        Broken::Batch { position, reason } => segment.damaged(position, to, reason).into(),
+    })
 }
 
 /// Removes a segment's files, the batches last.

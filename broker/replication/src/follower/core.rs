@@ -4,10 +4,13 @@ use felix_protocol::generation_map::GenerationMap;
 use felix_protocol::ids::{Generation, LogId, Offset};
 use felix_protocol::peer::ship::TenureHeader;
 
-use super::{BatchFacts, Frame, Restart};
+use super::{BatchFacts, Frame, Hole, Restart};
 use crate::halted::HaltReason;
 use crate::reconcile::{self, Offer, Verdict};
 use crate::rules::Rules;
+
+/// No frame spans more offsets than this, and what claims to is not taken: a hole takes a batch for each 2^31 of them.
+const MOST_AT_ONCE: Offset = 1 << 40;
 
 /// What a copy is when it begins to follow.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -44,9 +47,7 @@ pub struct Core<R: Rules> {
     pub(crate) start: Offset,
     /// Invariant: stored ≤ end, mark ≤ stored.
     pub(crate) stored: Offset,
-    /// One past the last record.
-    pub(crate) written: Offset,
-    /// The leader has nothing between `written` and this.
+    /// One past the last batch. It never lies in a hole: a batch without records stands there then.
     pub(crate) end: Offset,
     pub(crate) mark: Offset,
     pub(crate) mark_generation: Generation,
@@ -88,7 +89,6 @@ impl<R: Rules> Core<R> {
             reconciled: false,
             start: held.start,
             stored,
-            written: held.end,
             end: held.end,
             mark: held.mark.min(stored),
             mark_generation: held.mark_generation,
@@ -135,7 +135,7 @@ impl<R: Rules> Core<R> {
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        self.start >= self.written
+        self.start >= self.end
     }
 
     /// Another leader: all that was known about the earlier one is forgotten. Returns whether a copy that had stopped goes on.
@@ -191,7 +191,7 @@ impl<R: Rules> Core<R> {
         let mark = self.mark.min(end);
         self.mark_generation = self.mark_generation_at(mark);
         self.mark = mark;
-        (self.written, self.end, self.stored) = (end, end, end);
+        (self.end, self.stored) = (end, end);
         self.map.cut(end);
     }
 
@@ -219,7 +219,7 @@ impl<R: Rules> Core<R> {
 
     /// How the frame's batches lie to the log (T4).
     pub(super) fn fit(&self, frame: &Frame) -> Fit {
-        if frame.from > self.end {
+        if frame.from > self.end || frame.next - self.end > MOST_AT_ONCE {
             return Fit::Gap;
         }
         let whole = frame
@@ -250,7 +250,7 @@ impl<R: Rules> Core<R> {
         }
         // Below the mark compaction makes bytes differ, and nothing can have been replaced.
         let compare = here.partition_point(|batch| batch.last < self.mark);
-        if new.is_empty() && compare == skip {
+        if new.is_empty() && compare == skip && frame.next <= self.end {
             return Fit::Nothing;
         }
         Fit::Append(Overlap { skip, compare })
@@ -265,24 +265,50 @@ impl<R: Rules> Core<R> {
         held.is_some() && frame.before.is_some() && held != frame.before
     }
 
-    /// These batches were appended; the log ends at `end`, and the leader has nothing from there to `next`.
-    pub(super) fn written(&mut self, batches: &[BatchFacts], end: Offset, next: Offset) {
-        let all_stored = self.stored == self.end;
+    /// What stands between the last of the frame's batches, or the log end, and the end of the frame, where that is further on: as
+    /// many holes as generations wrote there, as far as the leader's map tells.
+    pub(super) fn holes(&self, frame: &Frame, skip: usize) -> Vec<Hole> {
+        let last = frame.batches[skip..].last();
+        let mut from = last.map_or(self.end, |last| last.last + 1).max(self.end);
+        let mut holes = Vec::new();
+        if frame.next <= from {
+            return holes;
+        }
+        let here = last.map(|last| last.generation).max(self.map.latest().map(|(newest, _)| newest));
+        let told = frame.before.filter(|before| *before <= frame.generation);
+        let mut generation = here.or(told).unwrap_or(Generation::ZERO);
+        for (later, first) in &self.leaders {
+            if *later <= generation || *later > frame.generation || *first >= frame.next {
+                continue;
+            }
+            if *first > from {
+                holes.push(Hole { next: *first, generation });
+                from = *first;
+            }
+            generation = *later;
+        }
+        holes.push(Hole { next: frame.next, generation });
+        holes
+    }
+
+    /// These batches were appended, and what takes the place of these holes behind them, up to `end`.
+    pub(super) fn written(&mut self, batches: &[BatchFacts], holes: &[Hole], end: Offset) {
         for batch in batches {
             self.map.begin(batch.generation, batch.base);
         }
-        let nothing_new = end == self.written;
-        self.written = end;
-        self.end = self.end.max(end).max(next);
-        if nothing_new && all_stored {
-            self.stored = self.end;
+        let mut from = batches.last().map_or(self.end, |last| last.last + 1);
+        for hole in holes.iter().filter(|hole| hole.next > self.end) {
+            if from < end {
+                self.map.begin(hole.generation, from);
+            }
+            from = hole.next;
         }
+        self.end = self.end.max(end);
     }
 
     /// The log is durable up to here.
     pub(super) fn stored(&mut self, end: Offset) {
-        let end = if end >= self.written { self.end } else { end };
-        self.stored = self.stored.max(end);
+        self.stored = self.stored.max(end.min(self.end));
     }
 
     pub(super) fn hear_mark(&mut self, mark: Offset) {
@@ -328,7 +354,7 @@ impl<R: Rules> Core<R> {
 
     pub(super) fn begin_anew(&mut self, log: LogId, start: Offset, end: Offset) {
         self.log = log;
-        (self.start, self.stored, self.written, self.end) = (start, end, end, end);
+        (self.start, self.stored, self.end) = (start, end, end);
         (self.mark, self.mark_generation) = (start.min(end), self.accepted);
         self.heard_mark = 0;
         self.map = GenerationMap::default();

@@ -333,7 +333,6 @@ impl<R: Rules> World<R> {
                 }
             }
         }
-        node.disk.end = node.disk.end.max(following.follower.core().bounds().2);
         self.feed(id);
     }
 
@@ -359,7 +358,7 @@ impl<R: Rules> World<R> {
                 self.figures.cuts += 1;
                 follower::Event::Cut { end: disk.end }
             }
-            follower::Action::Append { token, skip, compare } => {
+            follower::Action::Append { token, skip, compare, holes } => {
                 let records = &following.records[&token.0];
                 let same = |(offset, value): &(Offset, _)| {
                     disk.records.get(offset) == Some(value) || self.oath.compacted.contains(offset)
@@ -368,8 +367,10 @@ impl<R: Rules> World<R> {
                     for (offset, value) in &records[skip..] {
                         disk.append(*offset, *value);
                     }
-                    let end = records.last().map_or(disk.end, |(offset, _)| offset + 1).max(disk.end);
-                    follower::Event::Written { end }
+                    for hole in holes {
+                        disk.fill(hole.next, hole.generation);
+                    }
+                    follower::Event::Written { end: disk.end }
                 } else {
                     follower::Event::Differs
                 }

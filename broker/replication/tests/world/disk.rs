@@ -51,6 +51,14 @@ impl Disk {
         self.end = offset + 1;
     }
 
+    /// A batch without records up to there.
+    pub fn fill(&mut self, next: Offset, generation: Generation) {
+        if next > self.end {
+            self.map.begin(generation, self.end);
+            self.end = next;
+        }
+    }
+
     pub fn cut(&mut self, to: Offset) {
         self.records.split_off(&to);
         self.map.cut(to);

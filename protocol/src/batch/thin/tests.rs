@@ -112,6 +112,18 @@ fn an_emptied_batch_keeps_its_place() {
 }
 
 #[test]
+fn a_filler_spans_what_it_is_asked_for_and_no_more_than_a_batch_can() {
+    let generation = Generation::new(7).unwrap();
+    for (base, next, spanned) in [(5, 6, 6), (5, 900, 900), (0, 1 << 40, 1 << 31)] {
+        let batch = filler(base, next, generation).unwrap();
+        let header = *CheckedBatch::check(batch.bytes().clone()).unwrap().header();
+        assert_eq!((header.base_offset, header.next_offset()), (base, spanned));
+        assert_eq!((header.generation, header.records, header.max_timestamp), (Some(generation), 0, -1));
+        assert!(!header.has_producer() && header.attributes == 0);
+    }
+}
+
+#[test]
 fn records_that_cannot_be_read_are_never_dropped_in_silence() {
     let batch = some(Codec::None, 5, false);
     let mut bytes = batch.bytes().to_vec();

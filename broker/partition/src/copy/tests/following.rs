@@ -2,8 +2,9 @@
 
 use std::collections::BTreeMap;
 
+use felix_protocol::batch::BatchBuilder;
 use felix_protocol::batch::scan::Batches;
-use felix_protocol::peer::ship::Said;
+use felix_protocol::peer::ship::{Said, TenureHeader};
 use felix_replication::cursor::{self, FrameId};
 use felix_replication::follower::{Frame, Restart};
 
@@ -271,11 +272,15 @@ fn an_empty_copy_begins_where_its_leaders_log_does_even_inside_a_batch() {
 
 /// The broker's next life, after its process was killed.
 fn again(side: Side, broker: i32) -> Side {
+    after(side, broker, Crash::KeepAll)
+}
+
+fn after(side: Side, broker: i32, crash: Crash) -> Side {
     let Side { mut world, copy } = side;
     if let Some(row) = { copy }.take_changed_row() {
         world.opener.replicas.commit(world.opener.replicas.stage(partition(), row)).unwrap();
     }
-    world = world.after(Crash::KeepAll, 1);
+    world = world.after(crash, 1);
     world.opener.broker = BrokerId(broker);
     let wanted = [(partition(), Arc::new(PartitionConfig::default()))];
     let Outcome::Ready(copy, _) = world.opener.follow(&wanted, &world.lease, false).pop().unwrap() else {
@@ -451,4 +456,82 @@ fn both_sides_know_how_far_a_follower_is_behind() {
     assert_eq!((one.copy.lag(silence), two.copy.lag(silence)), (Some(0), Some(0)));
     two.world.clock.advance(Duration::from_secs(3));
     assert_eq!(two.copy.lag(silence), None, "its leader is silent");
+}
+
+/// A leader at generation 1 says so: its log ends at `next`, and of `[from, next)` only so many records are left.
+fn shipped(token: u64, from: Offset, next: Offset, records: usize) -> Shipped {
+    let mut batches = Vec::new();
+    if records > 0 {
+        let mut builder = BatchBuilder::new().base_offset(from).generation(generation(1));
+        (0..records).for_each(|_| builder.push(5, None, Some(b"value")));
+        batches.push(builder.build().unwrap());
+    }
+    let header = TenureHeader {
+        begins: 0,
+        base: 0,
+        entries: vec![(generation(1), 0)],
+        complete_from: Generation::ZERO,
+        unclean_at: None,
+    };
+    let frame = Frame {
+        token: Token(token),
+        generation: generation(1),
+        log: None,
+        header: (from == 0).then_some(header),
+        mark: next,
+        log_start: 0,
+        log_end: next,
+        from,
+        next,
+        before: (from > 0).then_some(generation(1)),
+        batches: batches.iter().map(|batch| facts(batch.header()).unwrap()).collect(),
+    };
+    Shipped { frame, batches }
+}
+
+#[test]
+fn a_log_ends_where_its_leaders_does_although_compaction_left_a_hole_there_also_after_a_power_loss() {
+    let mut two = Side::new(2);
+    for (token, from, next, records) in [(1, 0, 10, 3), (2, 10, 20, 0), (3, 20, 30, 4)] {
+        two.copy.follow(shipped(token, from, next, records), &mut two.world.ports);
+        two.run();
+        two.run();
+        let (_, reply) = two.world.ports.told.pop().unwrap();
+        assert_eq!((reply.said, reply.end), (Said::Stored, next));
+        assert_eq!((two.copy.bounds(), two.copy.published().mark()), ((0, next), next));
+        let (log, all) = (two.copy.own().log, two.all());
+        two = after(two, 2, Crash::LoseUnsynced);
+        assert_eq!((two.copy.own().log, two.copy.bounds()), (log, (0, next)), "the same copy, and all of it");
+        assert!(two.all() == all);
+        // What it has heard of its leader went with the process.
+        if next < 30 {
+            let frame = shipped(9, 0, 0, 0);
+            let log_end = next;
+            let frame = Frame { from: next, next, log_end, ..frame.frame };
+            two.copy.follow(Shipped { frame, batches: Vec::new() }, &mut two.world.ports);
+            two.run();
+            assert_eq!(two.world.ports.told.pop().unwrap().1.said, Said::Stored);
+        }
+    }
+    // Leading, it gives no offset of a hole away again (I2).
+    two.lead(2, 1);
+    two.write(1);
+    assert_eq!(two.copy.bounds(), (0, 31));
+}
+
+#[test]
+fn a_hole_that_does_not_fit_on_a_full_disk_is_asked_for_again() {
+    let mut two = Side::new(2);
+    two.copy.follow(shipped(1, 0, 10, 10), &mut two.world.ports);
+    two.run();
+    two.run();
+    two.world.ports.told.clear();
+    two.world.disk.set_capacity(Some(two.world.disk.used()));
+    two.copy.follow(shipped(2, 10, 20, 0), &mut two.world.ports);
+    assert_eq!(two.world.ports.told.pop().unwrap().1.said, Said::Retry);
+    two.world.disk.set_capacity(None);
+    two.copy.follow(shipped(3, 10, 20, 0), &mut two.world.ports);
+    two.run();
+    let (_, reply) = two.world.ports.told.pop().unwrap();
+    assert_eq!((reply.said, reply.end), (Said::Stored, 20));
 }

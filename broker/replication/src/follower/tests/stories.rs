@@ -155,10 +155,17 @@ fn told(action: &Action) -> String {
             format!("cut to {to}, mark {mark} learned at {mark_generation}")
         }
         Action::AdoptMap(map) => format!("the map is {}", entries_of(map)),
-        Action::Append { token, skip, compare } if compare < skip => {
-            format!("append {}, comparing {compare} to {skip}", token.0)
+        Action::Append { token, skip, compare, holes } => {
+            let mut told = if compare < skip {
+                format!("append {}, comparing {compare} to {skip}", token.0)
+            } else {
+                format!("append {} from batch {skip}", token.0)
+            };
+            for hole in holes {
+                write!(told, ", nothing of {} to {}", hole.generation, hole.next).unwrap();
+            }
+            told
         }
-        Action::Append { token, skip, .. } => format!("append {} from batch {skip}", token.0),
         Action::AdvanceMark { mark, generation } => format!("mark {mark} learned at {generation}"),
         Action::AdvanceStart { start } => format!("begin at {start}"),
         Action::Discard { base, log_start } => format!("discard, begin at {base}, readable from {log_start}"),

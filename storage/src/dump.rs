@@ -253,9 +253,10 @@ fn dump_replicas<D: Disk>(disk: &D, path: &Path, out: &mut impl Write) -> io::Re
         )?;
         writeln!(
             out,
-            "{}{}",
+            "{}{}{}",
             if row.clean { " clean" } else { "" },
-            if row.unsynced { " counts unsynced bytes" } else { "" }
+            if row.unsynced { " counts unsynced bytes" } else { "" },
+            if row.diverged { " diverged" } else { "" }
         )?;
     }
     if report.damaged > 0 {

@@ -15,7 +15,7 @@ pub use felix_protocol::batch::scan::Found;
 use felix_protocol::generation_map::GenerationMap;
 use felix_protocol::ids::{Generation, Offset, PartitionId};
 use felix_protocol::time::WallTime;
-use parking_lot::RwLock;
+use parking_lot::{Mutex, RwLock};
 
 use crate::compaction::Progress;
 use crate::config::LogConfig;
@@ -593,6 +593,7 @@ fn home<D: Disk>(dir: &DataDir<D>, partition: PartitionId, config: &LogConfig) -
         folder: dir.folder(&partition),
         partition,
         interval: AtomicU32::new(config.index_interval_bytes),
+        given_up: Mutex::new(false),
     })
 }
 

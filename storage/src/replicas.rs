@@ -48,6 +48,9 @@ pub struct Replica {
     pub clean: bool,
     /// Counts bytes that are not flushed in answers, mark or acknowledgements.
     pub unsynced: bool,
+    /// Was found to hold something else than its leader, or damage: it confirms nothing before it is begun anew, although
+    /// nothing else in the table or in the log may say so.
+    pub diverged: bool,
 }
 
 /// Names a staged change: [`Replicas::commit`] makes it and all before it durable.

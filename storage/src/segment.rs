@@ -44,6 +44,9 @@ pub(crate) struct Home<D: Disk> {
     pub partition: PartitionId,
     /// `index.interval.bytes`, as it is now.
     pub interval: AtomicU32,
+    /// The folder has another name by now, and what stands at this one is another log's. Held while files are given other names or
+    /// removed by threads that do not own the log.
+    pub given_up: Mutex<bool>,
 }
 
 pub(crate) struct Segment<D: Disk> {

@@ -71,6 +71,7 @@ fn files(batches: i64) -> Vec<InFile> {
         synced: end,
         clean: true,
         unsynced: false,
+        diverged: false,
     };
     table.stage_boot_id(99);
     table.commit(table.stage(partition(), row)).unwrap();

@@ -150,7 +150,7 @@ impl<D: Disk, C: Clock, W> Copy<D, C, W> {
             log: Some(self.own.log),
             accepted: self.row.accepted,
             end: self.stored(),
-            doubt: self.halted.is_some(),
+            doubt: self.stopped().is_some(),
         }
     }
 
@@ -190,6 +190,11 @@ impl<D: Disk, C: Clock, W> Copy<D, C, W> {
         self.halted
     }
 
+    /// Why the copy confirms nothing, as far as that outlives a restart.
+    pub fn stopped(&self) -> Option<HaltReason> {
+        self.halted.or(self.row.diverged.then_some(HaltReason::Diverged))
+    }
+
     /// The settings in force.
     pub fn config(&self) -> &Arc<PartitionConfig> {
         &self.config
@@ -201,6 +206,7 @@ impl<D: Disk, C: Clock, W> Copy<D, C, W> {
         debug_assert!(generation >= self.row.accepted, "a fence never moves back");
         self.end_tenure(ports);
         self.row.accepted = generation;
+        self.row.diverged = false;
         self.lease = lease;
     }
 
@@ -487,6 +493,7 @@ impl<D: Disk, C: Clock, W> Copy<D, C, W> {
     pub fn next_due(&self) -> MonoTime {
         let tick = self.leader.as_ref().map_or(MonoTime::NEVER, Leader::next_tick);
         let tick = tick.min(self.cursors.next_tick());
+        let tick = tick.min(self.following.as_ref().map_or(MonoTime::NEVER, |it| it.next_tick()));
         if self.flush_in_flight { tick } else { tick.min(self.flush_due()) }
     }
 
@@ -494,6 +501,7 @@ impl<D: Disk, C: Clock, W> Copy<D, C, W> {
     pub fn tick(&mut self, ports: &mut impl Ports<Writer = W>) {
         self.step(|_| Some(Event::Tick), ports);
         self.tick_cursors(ports);
+        self.begin_anew_if_due(ports);
     }
 
     /// New settings, from the next write on. Refused (false) if they count bytes that no flush covers while

@@ -99,6 +99,7 @@ mod tests {
             synced: 9,
             clean: false,
             unsynced: true,
+            diverged: true,
         };
         assert!(lost_unsynced(&row, false));
         assert!(!lost_unsynced(&row, true), "a process crash keeps the page cache");
@@ -107,5 +108,6 @@ mod tests {
         let renewed = with_new_id(row);
         assert_ne!(renewed.log_id, row.log_id);
         assert_eq!((renewed.mark, renewed.accepted), (2, Generation::ZERO));
+        assert!(renewed.diverged, "another name makes no other bytes");
     }
 }

@@ -76,7 +76,12 @@ pub(crate) struct Following {
     cut_is_due: bool,
     /// The old log has its new identity; one that begins there takes its place as soon as nothing is under way.
     anew_at: Option<Offset>,
+    /// The old log is gone; the disk was too full to begin the new one, which is tried again then.
+    anew_due: Option<MonoTime>,
 }
+
+/// How long a full disk is left alone before a log is begun on it again.
+const FULL_AGAIN: Duration = Duration::from_secs(1);
 
 impl Following {
     /// The mark, and the generation at which it was learned.
@@ -90,6 +95,11 @@ impl Following {
 
     pub(crate) fn wants_flush(&self) -> bool {
         self.machine.wants_flush()
+    }
+
+    /// When something is to be tried again.
+    pub(crate) fn next_tick(&self) -> MonoTime {
+        self.anew_due.unwrap_or(MonoTime::NEVER)
     }
 }
 
@@ -131,6 +141,7 @@ impl<D: Disk, C: Clock, W> Copy<D, C, W> {
                     cutting: None,
                     cut_is_due: false,
                     anew_at: None,
+                    anew_due: None,
                 })
             });
             following.queue.push_back(queued);
@@ -149,7 +160,7 @@ impl<D: Disk, C: Clock, W> Copy<D, C, W> {
             mark: self.published.mark(),
             mark_generation: self.row.mark_generation,
             map: self.log.generations().clone(),
-            halted: None,
+            halted: self.row.diverged.then_some(HaltReason::Diverged),
         }
     }
 
@@ -223,7 +234,8 @@ impl<D: Disk, C: Clock, W> Copy<D, C, W> {
                 Err(_) => Some(Event::Failed),
             },
             Action::Renew => {
-                self.row = with_new_id(self.row());
+                // Of the same bytes, of which a restart must not make more than they are.
+                self.row = Replica { diverged: true, ..with_new_id(self.row()) };
                 self.renew(self.row.log_id);
                 self.show(self.row.mark);
                 ports.note(self.id, self.row, Noted::Renewed);
@@ -367,24 +379,48 @@ impl<D: Disk, C: Clock, W> Copy<D, C, W> {
         if self.is_flushing() || self.log.is_claimed() {
             return;
         }
-        let Some(base) = self.following.as_mut().and_then(|following| following.anew_at.take()) else {
+        let Some(following) = &mut self.following else { return };
+        let Some(base) = following.anew_at else { return };
+        let now = self.clock.now();
+        if following.anew_due.is_some_and(|due| due > now) {
             return;
-        };
+        }
+        // Only once: a try that found the disk full has done that.
+        if following.anew_due.is_none() {
+            match self.log.give_up() {
+                Ok(deleted) => ports.discarded(Box::new(move || deleted.remove())),
+                Err(_) => return self.cannot_begin_anew(ports),
+            }
+        }
         match self.log.begin_anew(base, self.clock.wall()) {
-            Ok(deleted) => {
-                ports.discarded(Box::new(move || deleted.remove()));
+            Ok(()) => {
+                if let Some(following) = &mut self.following {
+                    (following.anew_at, following.anew_due) = (None, None);
+                }
                 let generation = self.row.accepted;
                 (self.row.mark, self.row.mark_generation) = (base, generation);
                 (self.row.log_start, self.row.synced) = (base, base);
+                self.row.diverged = false;
                 self.nothing_is_dirty();
                 self.show(base);
                 ports.note(self.id, self.row, Noted::Renewed);
             }
-            Err(_) => {
-                self.step_following(Event::Failed, ports);
-                self.go_on(ports);
+            // What was given up makes room.
+            Err(StorageError::Full { .. }) => {
+                if let Some(following) = &mut self.following {
+                    following.anew_due = Some(now.after(FULL_AGAIN));
+                }
             }
+            Err(_) => self.cannot_begin_anew(ports),
         }
+    }
+
+    fn cannot_begin_anew(&mut self, ports: &mut impl Ports<Writer = W>) {
+        if let Some(following) = &mut self.following {
+            (following.anew_at, following.anew_due) = (None, None);
+        }
+        self.step_following(Event::Failed, ports);
+        self.go_on(ports);
     }
 
     /// Retention has moved the log start.

@@ -81,6 +81,13 @@ pub struct Opener<D: Disk, C: Clock + Clone> {
     pub clock: C,
 }
 
+/// What copies are opened for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Purpose {
+    Lead,
+    Follow,
+}
+
 /// An opened log with its row.
 type Loaded<D> = (Log<D>, Replica, LoadReport);
 
@@ -103,12 +110,16 @@ impl<D: Disk> Accepted<D> {
 impl<D: Disk, C: Clock + Clone> Opener<D, C> {
     /// Opens all, in one go, for tenures of the session with that lease; the outcomes stand in the order of the requests.
     pub fn open<W>(&self, requests: &[OpenRequest], lease: &Lease) -> Vec<Outcome<D, C, W>> {
+        self.open_to(Purpose::Lead, requests, lease)
+    }
+
+    fn open_to<W>(&self, purpose: Purpose, requests: &[OpenRequest], lease: &Lease) -> Vec<Outcome<D, C, W>> {
         let unknown = self.adopt_all(requests);
         let accepted: Vec<_> = requests
             .iter()
             .zip(unknown)
             .map(|(request, failed)| match failed {
-                None => self.accept(request),
+                None => self.accept(purpose, request),
                 Some(error) => Err(Outcome::Failed(error)),
             })
             .collect();
@@ -128,7 +139,7 @@ impl<D: Disk, C: Clock + Clone> Opener<D, C> {
             .zip(accepted)
             .map(|(request, accepted)| accepted.and_then(|accepted| self.load(request, accepted)))
             .collect();
-        self.flush(requests, opened, lease)
+        self.flush(purpose, requests, opened, lease)
     }
 
     /// Opens copies that are to follow: the generation that each accepts stays, and one that is not here is made.
@@ -150,11 +161,11 @@ impl<D: Disk, C: Clock + Clone> Opener<D, C> {
             }
         };
         let requests: Vec<OpenRequest> = partitions.iter().map(request).collect();
-        self.open(&requests, lease)
+        self.open_to(Purpose::Follow, &requests, lease)
     }
 
     /// Compares the identity and stages the fence. The row is durable after the next commit.
-    fn accept<W>(&self, request: &OpenRequest) -> Result<Accepted<D>, Outcome<D, C, W>> {
+    fn accept<W>(&self, purpose: Purpose, request: &OpenRequest) -> Result<Accepted<D>, Outcome<D, C, W>> {
         let Some(row) = self.replicas.get(&request.partition) else {
             return match request.named {
                 None => self.create(request),
@@ -172,6 +183,8 @@ impl<D: Disk, C: Clock + Clone> Opener<D, C> {
             accepted: request.generation,
             clean: false,
             unsynced: counts_unsynced || (row.unsynced && !row.clean),
+            // Who leads says what is right.
+            diverged: row.diverged && purpose == Purpose::Follow,
             ..row
         };
         let ticket = self.replicas.stage(request.partition, accepted);
@@ -190,6 +203,7 @@ impl<D: Disk, C: Clock + Clone> Opener<D, C> {
             synced: log.start(),
             clean: false,
             unsynced: request.config.flush.counts_unsynced(),
+            diverged: false,
         };
         let ticket = self.replicas.stage(request.partition, row);
         Ok(Accepted::Created(Box::new(log), row, ticket))
@@ -279,6 +293,7 @@ impl<D: Disk, C: Clock + Clone> Opener<D, C> {
     /// Makes whatever recovery could not vouch for durable, all logs together, and builds the copies.
     fn flush<W>(
         &self,
+        purpose: Purpose,
         requests: &[OpenRequest],
         mut opened: Vec<Result<Loaded<D>, Outcome<D, C, W>>>,
         lease: &Lease,
@@ -306,7 +321,10 @@ impl<D: Disk, C: Clock + Clone> Opener<D, C> {
             .iter()
             .zip(opened)
             .map(|(request, opened)| match opened {
-                Ok((log, row, report)) => {
+                Ok((log, mut row, report)) => {
+                    // A leader's log is opened around damage, and goes on. Who follows would vouch for what is damaged as soon as
+                    // it is level: that copy waits to be begun anew.
+                    row.diverged |= purpose == Purpose::Follow && !report.damage.is_empty();
                     Outcome::Ready(Box::new(self.copy(request, log, row, lease)), report)
                 }
                 Err(outcome) => outcome,

@@ -445,7 +445,11 @@ impl Reconciler {
             return;
         }
         // It may follow, and accept another generation, at this very moment.
-        let ticket = replicas.stage_with(&partition, |row| row.accepted = row.accepted.max(generation));
+        let ticket = replicas.stage_with(&partition, |row| {
+            row.accepted = row.accepted.max(generation);
+            // Who leads says what is right.
+            row.diverged = false;
+        });
         if let Err(error) = replicas.commit(ticket) {
             tracing::warn!(%partition, %error, "a generation could not be accepted; trying again");
             self.retry.insert(partition);

@@ -446,6 +446,10 @@ impl<D: Disk> Replaced<D> {
     /// Removes them, and seals the new segment. Any thread may do this; what is left goes at the next start.
     pub fn remove(self) -> Result<(), StorageError> {
         let disk = self.home.dir.disk();
+        let given_up = self.home.given_up.lock();
+        if *given_up {
+            return Ok(());
+        }
         for path in &self.files {
             match disk.remove_file(path) {
                 Err(error) if error.kind() != std::io::ErrorKind::NotFound => {

@@ -58,6 +58,7 @@ fn new_row(number: u32) -> Replica {
         synced: 0,
         clean: false,
         unsynced: false,
+        diverged: false,
     }
 }
 

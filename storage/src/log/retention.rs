@@ -42,6 +42,12 @@ impl<D: Disk> Retired<D> {
 
     /// Renames the files, so that no later open takes them for the log's.
     pub fn hide(&mut self) -> Result<(), StorageError> {
+        let home = self.home.clone();
+        let given_up = home.given_up.lock();
+        if *given_up {
+            // They went with the folder. What has their names now is another log's.
+            self.files.clear();
+        }
         if self.hidden {
             return Ok(());
         }
@@ -63,7 +69,8 @@ impl<D: Disk> Retired<D> {
 
     /// Removes the files.
     pub fn remove(self) -> Result<(), StorageError> {
-        for path in &self.files {
+        let given_up = self.home.given_up.lock();
+        for path in self.files.iter().filter(|_| !*given_up) {
             match self.home.dir.disk().remove_file(path) {
                 Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
                     return Err(StorageError::io("remove", path, error));
@@ -247,22 +254,45 @@ impl<D: Disk> Log<D> {
         Ok(self.start())
     }
 
-    /// Gives up everything that is here and begins an empty log at `start` in its place; readers of the old one find it gone.
-    /// The new one is durable after its first [`Log::flush_job`]. No flush job and no claim may be out. What could not be
-    /// begun leaves a log that takes nothing more.
-    pub fn begin_anew(&mut self, start: Offset, now: WallTime) -> Result<Deleted<D>, StorageError> {
+    /// Gives up everything that is here: the folder has another name, durably, and readers find the log gone. It takes nothing more
+    /// before [`Log::begin_anew`]. No flush job and no claim may be out.
+    pub fn give_up(&mut self) -> Result<Deleted<D>, StorageError> {
         if self.pending.running || self.claim.is_some() {
             return Err(StorageError::Poisoned);
         }
         let home = self.shared.home.clone();
-        let deleted = delete_folder(&home.dir, &home.folder)?;
+        let deleted = self.rename_away(&home)?;
         self.poisoned = true;
+        Ok(deleted)
+    }
+
+    /// Begins an empty log at `start` in the place of one that was given up; durable on return. After a failure it may be tried
+    /// again: a full disk has room one day, the more so when what was given up is removed.
+    pub fn begin_anew(&mut self, start: Offset, now: WallTime) -> Result<(), StorageError> {
+        let home = self.shared.home.clone();
+        debug_assert!(*home.given_up.lock(), "a log that counts is given up first");
+        let mut log = Log::create(&home.dir, home.partition, self.config.clone(), start, now)?;
+        if let Some(job) = log.flush_job() {
+            let outcome = job.run();
+            log.flushed(&outcome);
+            outcome.map_err(|error| {
+                StorageError::io("flush", &error.path, std::io::Error::other(error.reason))
+            })?;
+        }
+        *self = log;
+        Ok(())
+    }
+
+    fn rename_away(&self, home: &Arc<Home<D>>) -> Result<Deleted<D>, StorageError> {
+        let mut given_up = home.given_up.lock();
+        let deleted = delete_folder(&home.dir, &home.folder)?;
+        *given_up = true;
+        drop(given_up);
         self.shared.gone.store(true, Ordering::Release);
         for segment in self.segments().iter() {
             segment.close_files();
         }
         self.shared.tail.clear(home.dir.tail());
-        *self = Log::create(&home.dir, home.partition, self.config.clone(), start, now)?;
         Ok(deleted)
     }
 
@@ -281,13 +311,7 @@ impl<D: Disk> Log<D> {
 
     /// Renames the folder away, durably; readers find the log gone.
     pub fn delete(self) -> Result<Deleted<D>, StorageError> {
-        let home = self.shared.home.clone();
-        self.shared.gone.store(true, Ordering::Release);
-        for segment in self.segments().iter() {
-            segment.close_files();
-        }
-        self.shared.tail.clear(home.dir.tail());
-        delete_folder(&home.dir, &home.folder)
+        self.rename_away(&self.shared.home)
     }
 }
 

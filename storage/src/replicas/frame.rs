@@ -5,7 +5,7 @@
 //! ```text
 //! head unit: magic u32 "FxR1", sequence u64, count u32, CRC-32C u32 of all that follows the magic but itself; zeros
 //! count units, each:
-//!   kind u8 (1 row, 2 removal, 3 boot id), flags u8 (1 clean, 2 unsynced), u16 zero,
+//!   kind u8 (1 row, 2 removal, 3 boot id), flags u8 (1 clean, 2 unsynced, 4 diverged), u16 zero,
 //!   topic id 16 bytes, partition i32, log id 16 bytes (or the boot id), accepted u32, mark generation u32,
 //!   mark i64, log start i64, synced i64; zeros
 //! ```
@@ -54,7 +54,10 @@ fn checksum(frame: &[u8]) -> u32 {
 fn encode_change(change: &Change, frame: &mut Vec<u8>) {
     let end = frame.len() + UNIT;
     let (kind, flags) = match change {
-        Change::Row(_, replica) => (1, u8::from(replica.clean) | u8::from(replica.unsynced) << 1),
+        Change::Row(_, replica) => {
+            let flags = [replica.clean, replica.unsynced, replica.diverged];
+            (1, (0..).zip(flags).map(|(bit, flag)| u8::from(flag) << bit).sum())
+        }
         Change::Removal(_) => (2, 0),
         Change::Boot(_) => (3, 0),
     };
@@ -137,6 +140,7 @@ fn decode_change(unit: &[u8]) -> Option<Change> {
                 synced: i64::from_be_bytes(take(unit, 64)),
                 clean: unit[1] & 1 != 0,
                 unsynced: unit[1] & 2 != 0,
+                diverged: unit[1] & 4 != 0,
             },
         )),
         2 => Some(Change::Removal(partition)),

@@ -24,6 +24,7 @@ fn row(mark: Offset) -> Replica {
         synced: mark + 1,
         clean: mark % 2 == 0,
         unsynced: mark % 3 == 0,
+        diverged: mark % 5 == 0,
     }
 }
 

@@ -25,6 +25,7 @@ mod failing;
 mod following;
 mod leaving;
 mod opening;
+mod stopping;
 
 /// A clock that a test moves.
 #[derive(Clone, Default)]

@@ -81,6 +81,7 @@ impl<D: Disk, C: Clock + Clone> Opener<D, C> {
             synced: end,
             clean: false,
             unsynced: false,
+            diverged: false,
         };
         match Log::open_unknown(&self.dir, *partition, config.log.clone(), self.clock.wall()) {
             Ok(None) => Ok(None),

@@ -139,6 +139,7 @@ fn what_a_broker_holds_is_told_by_name() {
             synced: 12,
             clean: true,
             unsynced: false,
+            diverged: false,
         })
     };
     let query = Query::parse("copies=with-dash-1,with-dash-0,other-9,nonsense&x=1");

@@ -131,7 +131,14 @@ impl State {
     pub(super) fn adopt_follower(&mut self, copy: Box<LaneCopy>) {
         let partition = copy.id();
         // One that leads by now is newer.
-        self.slots.entry(partition).or_insert_with(|| Slot::new(copy));
+        if self.slots.contains_key(&partition) {
+            return;
+        }
+        let (standing, stopped) = (copy.standing(), copy.stopped());
+        self.slots.insert(partition, Slot::new(copy));
+        if let Some(reason) = stopped {
+            self.context.led.halted(&partition, standing.accepted, standing.end, reason);
+        }
     }
 
     /// A connection to a peer ended, or another one began.

@@ -90,6 +90,7 @@ fn a_log_lives_on_a_real_disk_and_its_files_are_printed() {
         synced: 600,
         clean: true,
         unsynced: false,
+        diverged: false,
     };
     flush_all(&mut log, &flusher);
     drop(reader);

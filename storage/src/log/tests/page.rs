@@ -54,6 +54,7 @@ fn table() -> Vec<u8> {
         synced: 8,
         clean: true,
         unsynced: false,
+        diverged: false,
     };
     replicas.commit(replicas.stage(partition(), row)).unwrap();
     disk.content(&Path::new("/data").join(layout::REPLICAS)).unwrap()[..192].to_vec()

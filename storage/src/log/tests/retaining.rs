@@ -322,3 +322,30 @@ fn what_is_left_below_the_log_start_may_have_holes() {
         assert_eq!(append(&mut log, &batch(1, 10, 5)).base_offset, 9);
     }
 }
+
+/// Files that retention took may wait for a long time for a row to be durable. A log that was begun anew meanwhile may have
+/// files of the same names.
+#[test]
+fn what_retention_is_owed_of_a_log_that_was_given_up_is_not_taken_from_the_one_in_its_place() {
+    for hidden_before in [false, true] {
+        let disk = MemDisk::new();
+        let mut log = filled(&disk, LogConfig { retention_bytes: Some(4_000), ..small() });
+        let bases = segment_bases(&log);
+        let mut retired = log.retain(20, NOW).unwrap();
+        if hidden_before {
+            retired.hide().unwrap();
+        }
+        log.give_up().unwrap().remove().unwrap();
+        assert!(matches!(log.append(&batch(1, 1, 5), generation(1), NOW), Err(StorageError::Poisoned)));
+        log.begin_anew(bases[0], NOW).unwrap();
+        for at in 0..12 {
+            append(&mut log, &batch(1, 400, at * 10));
+        }
+        flush(&mut log);
+        let before = files(&disk);
+        retired.hide().unwrap();
+        retired.remove().unwrap();
+        assert_eq!(files(&disk), before);
+        assert_eq!(everything(&log.reader()).len(), 12);
+    }
+}

@@ -21,6 +21,7 @@ fn row(recovered: &Recovered) -> Replica {
         synced: recovered.synced,
         clean: recovered.clean,
         unsynced: false,
+        diverged: false,
     }
 }
 

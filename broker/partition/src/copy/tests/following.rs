@@ -13,21 +13,24 @@ use crate::following::{Shipped, facts};
 use crate::shipping::Restarting;
 
 /// A broker with its copy.
-struct Side {
-    world: World,
-    copy: Box<TestCopy>,
+pub(super) struct Side {
+    pub(super) world: World,
+    pub(super) copy: Box<TestCopy>,
 }
 
 impl Side {
-    fn new(broker: i32) -> Side {
+    pub(super) fn new(broker: i32) -> Side {
         Side::that_needs(broker, 1)
     }
 
     /// One whose word alone is not enough where `need` is more than one.
     fn that_needs(broker: i32, need: usize) -> Side {
+        Side::configured(broker, PartitionConfig { need, ..PartitionConfig::default() })
+    }
+
+    pub(super) fn configured(broker: i32, config: PartitionConfig) -> Side {
         let mut world = World::new();
         world.opener.broker = BrokerId(broker);
-        let config = PartitionConfig { need, ..PartitionConfig::default() };
         let wanted = [(partition(), Arc::new(config))];
         let Outcome::Ready(copy, _) = world.opener.follow(&wanted, &world.lease, false).pop().unwrap() else {
             panic!("not opened")
@@ -36,7 +39,7 @@ impl Side {
     }
 
     /// Leads at that generation, with the other one connected.
-    fn lead(&mut self, number: u32, other: i32) {
+    pub(super) fn lead(&mut self, number: u32, other: i32) {
         let World { opener, ports, lease, .. } = &mut self.world;
         let accepted = opener.replicas.stage_with(&partition(), |row| row.accepted = generation(number));
         opener.replicas.commit(accepted).unwrap();
@@ -47,12 +50,12 @@ impl Side {
         self.copy.ship_to_replicas(|broker| broker == BrokerId(other), &mut self.world.ports);
     }
 
-    fn write(&mut self, records: usize) {
+    pub(super) fn write(&mut self, records: usize) {
         self.world.append(&mut self.copy, "writer", append(batch(records), Acks::Leader));
         self.world.flush(&mut self.copy);
     }
 
-    fn all(&self) -> Vec<u8> {
+    pub(super) fn all(&self) -> Vec<u8> {
         let (start, end) = self.copy.bounds();
         if end == start {
             return Vec::new();
@@ -61,23 +64,23 @@ impl Side {
     }
 
     /// The leader's log begins there from now on.
-    fn begin_at(&mut self, start: Offset) {
+    pub(super) fn begin_at(&mut self, start: Offset) {
         self.copy.delete_records(DeleteTo::Offset(start), &mut self.world.ports).unwrap();
     }
 
-    fn reconnect(&mut self, other: i32) {
+    pub(super) fn reconnect(&mut self, other: i32) {
         self.copy.connected(BrokerId(other), false, &mut self.world.ports);
         self.world.ports.shipments.clear();
         self.copy.connected(BrokerId(other), true, &mut self.world.ports);
     }
 
-    fn wait(&mut self, time: Duration) {
+    pub(super) fn wait(&mut self, time: Duration) {
         self.world.clock.advance(time);
         self.copy.tick(&mut self.world.ports);
     }
 
     /// Does what was asked of whoever runs the copy: rows, flushes, acknowledgements that need none.
-    fn run(&mut self) {
+    pub(super) fn run(&mut self) {
         for (row, noted) in std::mem::take(&mut self.world.ports.notes) {
             let replicas = &self.world.opener.replicas;
             replicas.commit(replicas.stage(partition(), row)).unwrap();
@@ -89,7 +92,7 @@ impl Side {
 }
 
 /// Carries frames and answers until nobody has anything to say. Returns what the follower said.
-fn carry(leader: &mut Side, follower: &mut Side) -> Vec<Said> {
+pub(super) fn carry(leader: &mut Side, follower: &mut Side) -> Vec<Said> {
     let (mut said, mut frames) = (Vec::new(), BTreeMap::<Token, FrameId>::new());
     for round in 0..100_u64 {
         leader.run();
@@ -271,11 +274,11 @@ fn an_empty_copy_begins_where_its_leaders_log_does_even_inside_a_batch() {
 }
 
 /// The broker's next life, after its process was killed.
-fn again(side: Side, broker: i32) -> Side {
+pub(super) fn again(side: Side, broker: i32) -> Side {
     after(side, broker, Crash::KeepAll)
 }
 
-fn after(side: Side, broker: i32, crash: Crash) -> Side {
+pub(super) fn after(side: Side, broker: i32, crash: Crash) -> Side {
     let Side { mut world, copy } = side;
     if let Some(row) = { copy }.take_changed_row() {
         world.opener.replicas.commit(world.opener.replicas.stage(partition(), row)).unwrap();
@@ -459,7 +462,7 @@ fn both_sides_know_how_far_a_follower_is_behind() {
 }
 
 /// A leader at generation 1 says so: its log ends at `next`, and of `[from, next)` only so many records are left.
-fn shipped(token: u64, from: Offset, next: Offset, records: usize) -> Shipped {
+pub(super) fn shipped(token: u64, from: Offset, next: Offset, records: usize) -> Shipped {
     let mut batches = Vec::new();
     if records > 0 {
         let mut builder = BatchBuilder::new().base_offset(from).generation(generation(1));

@@ -384,10 +384,12 @@ fn a_crash_while_a_copy_begins_anew_leaves_one_that_nobody_takes_for_the_old() {
             Outcome::Declined { .. } => {
                 match world.opener.follow(&wanted, &world.lease, true).pop().unwrap() {
                     Outcome::Ready(copy, _) => copy,
-                    _ => panic!("not opened after {rows} rows"),
+                    Outcome::Declined { .. } | Outcome::Stale { .. } | Outcome::Failed(_) => {
+                        panic!("not opened after {rows} rows")
+                    }
                 }
             }
-            _ => panic!("not opened after {rows} rows"),
+            Outcome::Stale { .. } | Outcome::Failed(_) => panic!("not opened after {rows} rows"),
         };
         assert_eq!(copy.own() == before, rows == 0, "after {rows} rows");
         assert_eq!(rows == 0, copy.bounds() == (0, 3) && copy.own() == before);

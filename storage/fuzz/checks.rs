@@ -237,12 +237,19 @@ pub fn log(input: &[u8]) {
     used(log, &disk, trust);
 }
 
-/// Nothing was promised: whatever stands there, the log opens, and holds the longest prefix of whole batches.
+/// Nothing was promised: whatever stands there, the log opens, and holds the longest prefix of whole batches; or nothing, where
+/// the table says that the log begins before its first segment.
 fn recovered(case: &Case, disk: &MemDisk) {
-    let (wanted, end) = longest_prefix(case);
-    let row = Recovered { cut_ambiguous: true, ..Recovered::default() };
+    let (mut wanted, mut end) = longest_prefix(case);
+    let segments = case.files.values().filter(|file| file.kind % KINDS == 0);
+    let first = segments.map(|file| file.base).min().unwrap_or(0);
+    let log_start = if case.flags.cut_ambiguous { 0 } else { first };
+    let row = Recovered { cut_ambiguous: true, log_start, ..Recovered::default() };
     let opened = Log::open(&data_dir(disk), partition(), config(), row, NOW);
     let (mut log, _) = opened.expect("a copy that promised nothing opens");
+    if log_start < first && log.end() == log_start {
+        (wanted, end) = (Vec::new(), log_start);
+    }
     assert_eq!(log.end(), end);
     assert_eq!(everything(&log.reader(), true), wanted);
     flush(&mut log);

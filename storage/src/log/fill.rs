@@ -15,10 +15,16 @@ use crate::disk::Disk;
 use crate::error::StorageError;
 use crate::layout::Kind;
 
+/// The longest hole that is filled: a batch spans 2^31 offsets, and nothing that compaction leaves is as long as this.
+pub(super) const LONGEST: Offset = 1 << 40;
+
 impl<D: Disk> Log<D> {
     /// Has the log end at `to`, if it ends before: nothing is left of what `generation` wrote up to there. Returns whether a
     /// new segment was begun.
     pub fn fill(&mut self, to: Offset, generation: Generation, now: WallTime) -> Result<bool, StorageError> {
+        if to - self.end > LONGEST {
+            return Err(StorageError::OutOfRange { offset: to, start: self.start(), end: self.end });
+        }
         let mut rolled = false;
         while self.end < to {
             let batch = filler(self.end, to, generation).map_err(|error| {

@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 use felix_protocol::ids::Offset;
 use felix_protocol::time::WallTime;
 
-use super::fill::is_filler;
+use super::fill::{LONGEST, is_filler};
 use super::{Log, of_reading};
 use crate::disk::{Disk, DiskFile};
 use crate::error::{Doing, StorageError};
@@ -79,7 +79,10 @@ impl<D: Disk> Log<D> {
         {
             kept = (step.end() == position).then(|| step.header.next_offset());
         }
-        Ok(Boundary { position, kept: kept.unwrap_or(end).min(end), end })
+        let kept = kept.unwrap_or(end).min(end);
+        // Of a leap in offsets that nobody could fill, nothing is claimed.
+        let end = if end - kept > LONGEST { kept } else { end };
+        Ok(Boundary { position, kept, end })
     }
 
     fn cut(

@@ -84,6 +84,21 @@ fn a_cut_into_a_hole_that_stops_half_way_never_gives_an_offset_twice() {
     }
 }
 
+/// A leap in offsets is no hole that compaction left, and would take batches without end.
+#[test]
+fn a_leap_in_offsets_is_not_filled() {
+    let disk = MemDisk::new();
+    let mut log = create(&disk, small());
+    append(&mut log, &batch(3, 20, 1));
+    let mut far = BatchBuilder::new().base_offset(1 << 60).generation(generation(1));
+    far.push(5, None, Some(b"far"));
+    log.append_stored(&far.build().unwrap(), NOW).unwrap();
+    flush(&mut log);
+    assert_eq!(log.truncate(1 << 59, NOW).unwrap(), 3);
+    assert!(matches!(log.fill(1 << 59, generation(1), NOW), Err(StorageError::OutOfRange { .. })));
+    assert_eq!(append(&mut log, &batch(3, 20, 1)).base_offset, 3);
+}
+
 #[test]
 fn what_is_filled_is_read_over_printed_and_whole() {
     let disk = MemDisk::new();

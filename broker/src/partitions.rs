@@ -31,6 +31,7 @@ mod settings;
 mod shipping;
 mod standing;
 mod steady;
+mod throttle;
 mod upkeep;
 mod wait;
 
@@ -66,6 +67,7 @@ use rebuilds::Rebuilds;
 use report::ControlStore;
 use reporting::{Counts, Reporting};
 use shipping::Ships;
+use throttle::Gate;
 use upkeep::Upkeep;
 
 pub use compaction::Figures;
@@ -166,7 +168,7 @@ impl Partitions {
         let reported = Arc::<Counts>::default();
         let (control, desk) = Reporting::new(control, setup.clock, Arc::clone(&reported));
         let control: Arc<dyn ControlStore> = Arc::new(control);
-        let ships = Arc::<Ships>::default();
+        let ships = Arc::new(Ships::new(Gate::new(setup.broker, setup.clock)));
         let rebuilds = Arc::<Rebuilds>::default();
         for number in 0..setup.lanes.max(1) {
             let context = LaneContext {

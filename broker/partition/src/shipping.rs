@@ -12,6 +12,7 @@ use felix_protocol::time::{Clock, MonoTime};
 use felix_replication::cursor::{
     Action, Cursor, Event, FrameId, HEADER_ENTRIES, HeaderMap, Limits, LogFacts,
 };
+use felix_replication::eligible::Pair;
 use felix_replication::event::Event as LeaderEvent;
 use felix_replication::leader::Phase;
 use felix_storage::disk::Disk;
@@ -29,8 +30,17 @@ pub struct Shipment {
     /// So many bytes of records are to be read from the part's beginning on, at least one batch; and that they were comes back
     /// by [`Copy::shipped`].
     pub most: Option<usize>,
+    /// The follower is a member of the eligible set: what it is sent is waited for.
+    pub is_member: bool,
     /// Not a part is to be sent, but word to begin anew.
     pub restart: Option<Restarting>,
+}
+
+impl Shipment {
+    /// One without records.
+    fn word(frame: FrameId, part: Part) -> Shipment {
+        Shipment { frame, part, most: None, is_member: false, restart: None }
+    }
 }
 
 /// A bootstrap or a rebuild.
@@ -158,16 +168,18 @@ impl<D: Disk, C: Clock, W> Copy<D, C, W> {
                 let header = self.header(map);
                 let end = self.log.end();
                 let part = self.part(None, Some(header), end);
-                ports.ship(self.id, broker, Shipment { frame, part, most: None, restart: None });
+                ports.ship(self.id, broker, Shipment::word(frame, part));
             }
             Action::Ship { frame, log, from, most } => {
                 let part = self.part(Some(log), None, from);
-                ports.ship(self.id, broker, Shipment { frame, part, most: Some(most), restart: None });
+                let is_member = self.is_member(Pair { broker, log });
+                let shipment = Shipment { most: Some(most), is_member, ..Shipment::word(frame, part) };
+                ports.ship(self.id, broker, shipment);
             }
             Action::Idle { frame, log } => {
                 let end = self.log.end();
                 let part = self.part(Some(log), None, end);
-                ports.ship(self.id, broker, Shipment { frame, part, most: None, restart: None });
+                ports.ship(self.id, broker, Shipment::word(frame, part));
             }
             Action::Heard => self.tell_leader(LeaderEvent::Heard(broker), ports),
             Action::Confirmed { pair, position } => {
@@ -190,6 +202,10 @@ impl<D: Disk, C: Clock, W> Copy<D, C, W> {
         }
     }
 
+    fn is_member(&self, pair: Pair) -> bool {
+        self.leader.as_ref().is_some_and(|leader| leader.key().eligible.contains(&pair))
+    }
+
     fn ship_restart(
         &mut self,
         broker: BrokerId,
@@ -203,7 +219,7 @@ impl<D: Disk, C: Clock, W> Copy<D, C, W> {
         let restart = Restart { partition, key_revision, generation, log, base, log_start };
         let part = self.part(Some(log), None, base);
         let restart = Some(Restarting { restart, rebuild });
-        ports.ship(self.id, broker, Shipment { frame, part, most: None, restart });
+        ports.ship(self.id, broker, Shipment { restart, ..Shipment::word(frame, part) });
     }
 
     /// The first offset that can be shipped: where the batch around the log start begins. What cannot be read is taken to begin at

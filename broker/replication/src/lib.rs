@@ -21,4 +21,5 @@ pub mod mark;
 pub mod rebuild;
 pub mod reconcile;
 pub mod rules;
+pub mod throttle;
 pub mod waiters;

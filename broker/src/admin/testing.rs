@@ -22,24 +22,7 @@ pub fn view(topics: &[&str]) -> View {
 pub fn view_with(topics: &[(&str, i32)]) -> View {
     let mut view = View::default();
     let session = SessionId(1);
-    let listener = Listener {
-        name: "PLAINTEXT".to_owned(),
-        protocol: "PLAINTEXT".to_owned(),
-        host: "localhost".to_owned(),
-        port: 9092,
-    };
-    let node = Node {
-        session,
-        state: NodeState::Live,
-        directory: Uuid::from_u128(1),
-        suspect: false,
-        boot: String::new(),
-        listeners: vec![listener],
-        internal: None,
-        rack: None,
-        version: String::new(),
-    };
-    put(&mut view, &Key::Node(BROKER), &node);
+    node(&mut view, BROKER, NodeState::Live);
     for (name, partitions) in topics {
         let id = TopicId::random();
         let topic = Topic {
@@ -64,9 +47,40 @@ pub fn view_with(topics: &[(&str, i32)]) -> View {
     view
 }
 
+/// Registers a node in that state, with a session of its own number.
+pub fn node(view: &mut View, id: BrokerId, state: NodeState) {
+    let listener = Listener {
+        name: "PLAINTEXT".to_owned(),
+        protocol: "PLAINTEXT".to_owned(),
+        host: "localhost".to_owned(),
+        port: 9092,
+    };
+    let number = u32::try_from(id.0).unwrap();
+    let node = Node {
+        session: SessionId(number.into()),
+        state,
+        directory: Uuid::from_u128(number.into()),
+        suspect: false,
+        boot: String::new(),
+        listeners: vec![listener],
+        internal: None,
+        rack: None,
+        version: String::new(),
+    };
+    put(view, &Key::Node(id), &node);
+}
+
 /// Sets one config of that scope, in place of all that was set there.
 pub fn set(view: &mut View, scope: &ConfigScope, name: &str, value: &str) {
     put(view, &scope.key(), &Overrides::from([(name.to_owned(), value.to_owned())]));
+}
+
+/// Sets configs of a topic, in place of all that were set on it.
+pub fn configure(view: &mut View, topic: &str, configs: &[(&str, &str)]) {
+    let topic = view.topic_named(topic).unwrap();
+    let (key, mut value) = (Key::Topic(topic.id), topic.value());
+    value.overrides = configs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
+    put(view, &key, &value);
 }
 
 /// Limits an entity in one thing, in place of all that it was limited in.

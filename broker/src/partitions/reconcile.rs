@@ -12,6 +12,7 @@ use std::time::Duration;
 use felix_cluster::config::Overrides;
 use felix_cluster::eligible::{Declined, Report};
 use felix_cluster::state::{self as stored, DeclineReason, Revision};
+use felix_cluster::throttle::Throttled;
 use felix_cluster::view::{Changes, View};
 use felix_control::agent::Agent;
 use felix_partition::config::PartitionConfig;
@@ -32,6 +33,7 @@ use crate::partitions::nodes;
 use crate::partitions::report::key_state;
 use crate::partitions::scrub::Pace;
 use crate::partitions::settings::Settings;
+use crate::partitions::throttle::Rates;
 use crate::partitions::{Partitions, Writer};
 use crate::tasks;
 use room::Room;
@@ -71,6 +73,9 @@ struct Reconciler {
     /// Named to lead, but the system did not let us.
     retry: BTreeSet<PartitionId>,
     retry_wait: Duration,
+    /// Copies that are throttled, and what this broker may send of them.
+    throttled: Throttled,
+    sending: Option<u64>,
     /// Rung when damage was met in a copy in use.
     damaged: Arc<Notify>,
 }
@@ -121,6 +126,8 @@ pub fn follow(
         held: BTreeMap::new(),
         retry: BTreeSet::new(),
         retry_wait: FIRST_RETRY,
+        throttled: Throttled::default(),
+        sending: None,
     };
     let thread = tasks::thread("felix-reconcile", move || reconciler.run(&runtime, stopped))?;
     Ok(Following { stop, thread, keeping })
@@ -239,12 +246,25 @@ impl Reconciler {
             self.partitions.upkeep.retain_every(every);
             self.partitions.scrub.configure(Pace::of(&logs));
             self.partitions.rebuilds.configure(logs.rebuild.most, logs.rebuild.bytes_per_second);
+            self.sending = logs.throttle.sending;
             if let Err(error) = self.partitions.cleaner.configure(logs.cleaner) {
                 tracing::warn!(%error, "not all threads that compact logs could be started");
             }
         }
+        self.throttle(view, &changes);
         self.follow_tenures(known, &changes);
         self.follow_settings(view, &changes);
+    }
+
+    /// What is throttled while it catches up. Shares depend on who leads what, so they are counted anew with every change,
+    /// where anything is listed.
+    fn throttle(&mut self, view: &View, changes: &Changes) {
+        self.throttled.take_in(view, &changes.topics);
+        let share = |id| Some((id, self.throttled.share(view, id)?));
+        let is_listed = !self.throttled.is_empty();
+        let followers = view.nodes().filter(|_| is_listed).filter_map(|(id, _)| share(id)).collect();
+        let rates = Rates { own: self.sending, followers };
+        self.partitions.ships.gate().configure(&self.throttled, rates);
     }
 
     fn follow_tenures(&mut self, known: &Known, changes: &Changes) {

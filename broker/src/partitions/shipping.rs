@@ -3,7 +3,8 @@
 //! Cursors ask for one read at a time each, so a queue in the order of asking is fair between partitions. What is asked for is
 //! read here, not on the thread that owns the log: from memory mostly, and where it must come from the disk, that thread of the
 //! network is left to it alone. Small parts of many partitions share a request. A peer that takes nothing stops its own queue:
-//! nothing is read that there is no room for.
+//! nothing is read that there is no room for. What is throttled is held back before it is read (`throttle`), so that it takes
+//! neither memory nor a place in front of what is not.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, OnceLock, Weak};
@@ -16,13 +17,15 @@ use felix_protocol::peer::Message as PeerMessage;
 use felix_protocol::peer::bootstrap::Bootstrap;
 use felix_protocol::peer::rebuild::Rebuild;
 use felix_protocol::peer::ship::{Answer, Part, Ship};
-use felix_replication::cursor::{Event, FrameId};
+use felix_protocol::time::MonoTime;
+use felix_replication::cursor::{Event, FrameId, IDLE};
 use felix_storage::disk::os::OsDisk;
 use felix_storage::{LogReader, Read};
 use parking_lot::Mutex;
 use tokio::sync::mpsc;
 
 use crate::partitions::lane::{LaneSender, Message};
+use crate::partitions::throttle::Gate;
 use crate::peers::{Figures, Link, Peers, Room, Unanswered, Up};
 use crate::tasks;
 
@@ -32,6 +35,8 @@ const REQUEST_BYTES: usize = 1 << 20;
 const RESTART_BYTES: usize = 256;
 /// Parts of one request.
 const MOST_PARTS: usize = 512;
+/// The bytes of a frame that says only how far the log is.
+const NOTHING: usize = 0;
 /// An answer that takes longer is none: the follower's disk stands still.
 const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -46,13 +51,22 @@ pub(crate) struct Wanted {
 type Queue = (Weak<Link>, mpsc::UnboundedSender<Wanted>);
 
 /// The queues, one a peer. Bounded by the cursors: each has at most one read under way, and few frames besides.
-#[derive(Default)]
 pub(crate) struct Ships {
     queues: Mutex<BTreeMap<BrokerId, Queue>>,
     peers: OnceLock<Arc<Peers>>,
+    gate: Arc<Gate>,
 }
 
 impl Ships {
+    pub(crate) fn new(gate: Gate) -> Ships {
+        Ships { queues: Mutex::default(), peers: OnceLock::new(), gate: Arc::new(gate) }
+    }
+
+    /// What is throttled.
+    pub(crate) fn gate(&self) -> &Gate {
+        &self.gate
+    }
+
     /// Queues something. Without a connection it is dropped: the cursor hears of the connection's end by itself.
     pub(crate) fn ship(&self, to: BrokerId, wanted: Wanted) {
         if let Some((_, queue)) = self.queues.lock().get(&to) {
@@ -81,8 +95,8 @@ impl Ships {
                 let (queue, wanted) = mpsc::unbounded_channel();
                 queues.insert(link.peer(), (weak, queue));
                 drop(queues);
-                let figures = peers.figures().clone();
-                tasks::spawn("shipping to a broker", run(link, wanted, lanes.clone(), figures));
+                let toll = Toll { gate: Arc::clone(&self.gate), figures: peers.figures().clone() };
+                tasks::spawn("shipping to a broker", run(link, wanted, lanes.clone(), toll));
             }
             if linked.changed().await.is_err() {
                 return;
@@ -91,12 +105,18 @@ impl Ships {
     }
 }
 
+/// What bytes for a follower pass: whether they may go, and where they are counted.
+struct Toll {
+    gate: Arc<Gate>,
+    figures: Figures,
+}
+
 /// Serves one peer until its link is gone.
 async fn run(
     link: Arc<Link>,
     mut queue: mpsc::UnboundedReceiver<Wanted>,
     lanes: Vec<LaneSender>,
-    figures: Figures,
+    toll: Toll,
 ) {
     let (peer, mut up, mut before) = (link.peer(), link.up(), None);
     let weak = Arc::downgrade(&link);
@@ -110,7 +130,7 @@ async fn run(
         let is_over = match (now, weak.upgrade()) {
             (Some(now), Some(link)) => tokio::select! {
                 changed = up.changed() => changed.is_err(),
-                () = ship_all(&link, now, &mut queue, &figures) => true,
+                () = ship_all(&link, now, &mut queue, &toll) => true,
             },
             (None, Some(link)) => {
                 drop(link);
@@ -136,12 +156,13 @@ fn tell_lanes(broker: BrokerId, lanes: &[LaneSender], before: Option<Up>, up: Op
 }
 
 /// Ships what is asked for on this connection.
-async fn ship_all(link: &Arc<Link>, up: Up, queue: &mut mpsc::UnboundedReceiver<Wanted>, figures: &Figures) {
+async fn ship_all(link: &Arc<Link>, up: Up, queue: &mut mpsc::UnboundedReceiver<Wanted>, toll: &Toll) {
     let mut put_off = None;
+    let mut held = Held::new(link.peer(), Arc::clone(&toll.gate));
     loop {
         let first = match put_off.take() {
             Some(wanted) => wanted,
-            None => match queue.recv().await {
+            None => match held.next(queue).await {
                 Some(wanted) => wanted,
                 None => return,
             },
@@ -160,7 +181,7 @@ async fn ship_all(link: &Arc<Link>, up: Up, queue: &mut mpsc::UnboundedReceiver<
             continue;
         }
         let mut request = Request::default();
-        request.take(link.peer(), first, figures);
+        request.take(link.peer(), first, toll);
         while request.bytes < REQUEST_BYTES
             && request.parts.len() < MOST_PARTS
             && let Ok(next) = queue.try_recv()
@@ -169,7 +190,9 @@ async fn ship_all(link: &Arc<Link>, up: Up, queue: &mut mpsc::UnboundedReceiver<
                 put_off = Some(next);
                 break;
             }
-            request.take(link.peer(), next, figures);
+            if let Some(next) = held.pass(next) {
+                request.take(link.peer(), next, toll);
+            }
         }
         let bytes = request.bytes + request.parts.len() * 128;
         // The connection's end drops this, and with it what was read.
@@ -177,7 +200,7 @@ async fn ship_all(link: &Arc<Link>, up: Up, queue: &mut mpsc::UnboundedReceiver<
         let Request { parts, waiting, bytes } = request;
         if !parts.is_empty() {
             let count = parts.len();
-            figures.shipped(link.peer(), bytes);
+            toll.figures.shipped(link.peer(), bytes);
             post(link, up, &PeerMessage::Ship(Ship { parts }), room, waiting, count);
         }
     }
@@ -207,6 +230,98 @@ fn post(link: &Arc<Link>, up: Up, message: &PeerMessage, room: Room, mut waiting
     }
 }
 
+/// What is held back for one follower, in the order in which it was asked for. Bounded like the queue: a cursor whose read is held
+/// back asks for nothing else.
+struct Held {
+    follower: BrokerId,
+    gate: Arc<Gate>,
+    /// With the time since which it waits.
+    waiting: VecDeque<(MonoTime, Wanted)>,
+}
+
+impl Held {
+    fn new(follower: BrokerId, gate: Arc<Gate>) -> Held {
+        Held { follower, gate, waiting: VecDeque::new() }
+    }
+
+    /// The next thing to ship: what may go by now, or else what comes; nothing, once nobody asks any more.
+    async fn next(&mut self, queue: &mut mpsc::UnboundedReceiver<Wanted>) -> Option<Wanted> {
+        loop {
+            let mut changes = self.gate.changes();
+            if let Some(wanted) = self.released() {
+                return Some(wanted);
+            }
+            let wait = self.wait();
+            tokio::select! {
+                wanted = queue.recv() => {
+                    if let Some(wanted) = self.pass(wanted?) {
+                        return Some(wanted);
+                    }
+                }
+                () = tokio::time::sleep(wait.unwrap_or_default()), if wait.is_some() => {}
+                _ = changes.changed(), if wait.is_some() => {}
+            }
+        }
+    }
+
+    /// Lets through what may go now, and keeps the rest.
+    fn pass(&mut self, wanted: Wanted) -> Option<Wanted> {
+        match self.most_now(&wanted.shipment) {
+            Some(most) => Some(at_most(wanted, most)),
+            None => {
+                self.waiting.push_back((self.gate.now(), wanted));
+                None
+            }
+        }
+    }
+
+    /// Members of the eligible set never wait, nor does what has no records.
+    fn throttle(&self, shipment: &Shipment) -> Option<(MonoTime, usize)> {
+        let is_free = shipment.most.is_none() || shipment.is_member;
+        if is_free { None } else { self.gate.waits(&shipment.part.partition, self.follower) }
+    }
+
+    /// How many bytes of records may go now, if any.
+    fn most_now(&self, shipment: &Shipment) -> Option<usize> {
+        match self.throttle(shipment) {
+            None => Some(usize::MAX),
+            Some((ready_at, most)) => (ready_at <= self.gate.now()).then_some(most),
+        }
+    }
+
+    /// The first that may go now; else the one that waits longest, once its follower has heard nothing for long: it is told
+    /// how far the log is, without records.
+    fn released(&mut self) -> Option<Wanted> {
+        let mut all = self.waiting.iter().enumerate();
+        let found = all.find_map(|(at, (_, wanted))| Some((at, self.most_now(&wanted.shipment)?)));
+        let (at, most) = match found {
+            Some(found) => found,
+            None => {
+                let (since, _) = self.waiting.front()?;
+                if self.gate.now().since(*since) < IDLE {
+                    return None;
+                }
+                (0, NOTHING)
+            }
+        };
+        let (_, wanted) = self.waiting.remove(at)?;
+        Some(at_most(wanted, most))
+    }
+
+    /// How long until something may go.
+    fn wait(&self) -> Option<Duration> {
+        let told = self.waiting.front().map(|(since, _)| since.after(IDLE))?;
+        let ready = self.waiting.iter().filter_map(|(_, wanted)| self.throttle(&wanted.shipment));
+        let ready = ready.map(|(ready_at, _)| ready_at).min().unwrap_or(MonoTime::NEVER);
+        Some(ready.min(told).since(self.gate.now()))
+    }
+}
+
+fn at_most(mut wanted: Wanted, most: usize) -> Wanted {
+    wanted.shipment.most = wanted.shipment.most.map(|asked| asked.min(most));
+    wanted
+}
+
 /// A request that is put together.
 #[derive(Default)]
 struct Request {
@@ -220,16 +335,18 @@ struct Request {
 struct Waiting(BTreeMap<PartitionId, VecDeque<(LaneSender, Part, FrameId)>>);
 
 impl Request {
-    fn take(&mut self, peer: BrokerId, wanted: Wanted, figures: &Figures) {
+    fn take(&mut self, peer: BrokerId, wanted: Wanted, toll: &Toll) {
         let Wanted { shipment: Shipment { frame, mut part, most, .. }, reader, lane } = wanted;
         let (partition, generation) = (part.partition, part.generation);
         let tell = |event| lane.send(Message::Shipped { partition, generation, broker: peer, event });
-        if let Some(most) = most {
+        if most == Some(NOTHING) {
+            tell(Event::Sent { frame, next: part.next, bytes: 0 });
+        } else if let Some(most) = most {
             // The log start may lie inside the batch that comes first.
             let read = || reader.read(part.from.max(part.log_start), most, part.log_end, true);
             let in_memory = reader.in_memory(part.from);
             let read = if in_memory { read() } else { tasks::apart(read) };
-            figures.read(in_memory, read.as_ref().map_or(0, |read| read.bytes));
+            toll.figures.read(in_memory, read.as_ref().map_or(0, |read| read.bytes));
             match read {
                 Ok(read) if part.from < part.log_start && begins_at(&read) != Some(part.from) => {
                     // The log begins later by now than where this follower is.
@@ -241,6 +358,7 @@ impl Request {
                     part.next = if read.slices.is_empty() { part.log_end } else { read.next };
                     part.records = read.slices;
                     tell(Event::Sent { frame, next: part.next, bytes: read.bytes });
+                    toll.gate.shipped(&partition, peer, read.bytes);
                     self.bytes += read.bytes;
                 }
                 Err(error) => {

@@ -29,6 +29,7 @@ pub mod relist;
 pub mod reports;
 pub mod revoke;
 pub mod state;
+pub mod throttle;
 pub mod topics;
 pub mod view;
 

@@ -104,6 +104,17 @@ pub struct LogsConfig {
     pub cleaner: CleanerConfig,
     /// Rebuilding of followers' copies.
     pub rebuild: RebuildConfig,
+    /// Throttled copies.
+    pub throttle: ThrottleConfig,
+}
+
+/// How fast throttled copies may catch up, in bytes a second; `None`: no limit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ThrottleConfig {
+    /// `leader.replication.throttled.rate`.
+    pub sending: Option<u64>,
+    /// `follower.replication.throttled.rate`.
+    pub receiving: Option<u64>,
 }
 
 /// How copies that have stopped are rebuilt.
@@ -265,6 +276,10 @@ impl BrokerConfig {
                         .unwrap_or(usize::MAX),
                     bytes_per_second: reader.size("felix.replication.rebuild.bytes.per.sec"),
                 },
+                throttle: ThrottleConfig {
+                    sending: throttle_rate(reader, "leader.replication.throttled.rate"),
+                    receiving: throttle_rate(reader, "follower.replication.throttled.rate"),
+                },
             },
             groups: GroupsConfig {
                 min_session_timeout_ms: reader.int("group.min.session.timeout.ms"),
@@ -362,4 +377,9 @@ fn chosen(count: u32) -> Option<usize> {
 
 fn given(text: String) -> Option<String> {
     if text.is_empty() { None } else { Some(text) }
+}
+
+/// Kafka's largest number means that there is no limit.
+fn throttle_rate(reader: &mut Reader<'_>, name: &'static str) -> Option<u64> {
+    Some(reader.number(name)).filter(|rate| *rate < i64::MAX).and_then(|rate| u64::try_from(rate).ok())
 }

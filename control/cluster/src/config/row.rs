@@ -217,7 +217,8 @@ pub(super) mod reason {
     pub const STREAMS: &str = "the streams group protocol is not served yet";
     pub const TELEMETRY: &str = "clients are not asked for metrics yet";
     pub const THREADS: &str = "the broker sizes its own threads and buffers";
-    pub const THROTTLE: &str = "there is no replication to throttle on a single node";
+    pub const THROTTLE: &str =
+        "replication is throttled by a bucket that holds one second's bytes, not by samples";
     pub const TIERED: &str = "there is no remote storage";
     pub const TLS: &str = "TLS is not served yet; connections would be unprotected";
     pub const TLS_DETAIL: &str = "a detail of TLS, which is not served yet";

@@ -104,7 +104,7 @@ pub(super) fn carry(leader: &mut Side, follower: &mut Side) -> Vec<Said> {
             return said;
         }
         let (to, generation) = (follower.world.opener.broker, leader.copy.published().generation());
-        for (at, (broker, Shipment { frame, mut part, most, restart })) in (0..).zip(shipments) {
+        for (at, (broker, Shipment { frame, mut part, most, restart, .. })) in (0..).zip(shipments) {
             assert_eq!(broker, to);
             let token = Token(round * 1000 + at);
             frames.insert(token, frame);

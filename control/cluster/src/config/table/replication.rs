@@ -6,11 +6,11 @@ use crate::config::row::{Area, Row, reason};
 pub(super) const ROWS: &[Row] = rows! { Area::Replication;
     Int "alter.log.dirs.replication.quota.window.num" = "11",
         AtLeast(1), ReadOnly,
-        NoEffect(reason::THROTTLE) =>
+        NoEffect(reason::ONE_DIR) =>
         "Samples kept for the throttle on moves between data directories.";
     Int "alter.log.dirs.replication.quota.window.size.seconds" = "1",
         AtLeast(1), ReadOnly,
-        NoEffect(reason::THROTTLE) =>
+        NoEffect(reason::ONE_DIR) =>
         "Seconds that one such sample covers.";
     Boolean "auto.leader.rebalance.enable" = "true", Any, ReadOnly, NoEffect(reason::ONE_NODE) =>
         "Whether leadership moves back to preferred brokers by itself.";
@@ -20,23 +20,24 @@ pub(super) const ROWS: &[Row] = rows! { Area::Replication;
         Any, ClusterWide, NoEffect(reason::TIERED) =>
         "Whether a new follower starts where remote storage ends.";
     Long "follower.replication.throttled.rate" = "9223372036854775807",
-        AtLeast(0), ClusterWide,
-        NoEffect(reason::THROTTLE) =>
-        "Bytes per second that throttled copies may receive on this broker.";
+        AtLeast(0), ClusterWide, Honoured =>
+        "Bytes per second that throttled copies on this broker may be sent all together while they are not in sync \
+         (`follower.replication.throttled.replicas`). Its leaders share it equally. What a broker is started with is not known to \
+         them: set it while brokers run.";
     Long "leader.imbalance.check.interval.seconds" = "300",
         AtLeast(1), ReadOnly, NoEffect(reason::ONE_NODE) =>
         "Seconds between two looks for leadership away from preferred brokers.";
     Long "leader.replication.throttled.rate" = "9223372036854775807",
-        AtLeast(0), ClusterWide,
-        NoEffect(reason::THROTTLE) =>
-        "Bytes per second that throttled copies may be sent from this broker.";
+        AtLeast(0), ClusterWide, Honoured =>
+        "Bytes per second that this broker may send of throttled copies all together to followers that are not in sync \
+         (`leader.replication.throttled.replicas`).";
     Int "num.replica.alter.log.dirs.threads" = null, Any, ReadOnly, NoEffect(reason::ONE_DIR) =>
         "Threads that move copies between data directories.";
     Int "num.replica.fetchers" = "1", AtLeast(1), ClusterWide, NoEffect(reason::PUSH) =>
         "Threads that fetch from each other broker.";
     Long "replica.alter.log.dirs.io.max.bytes.per.second" = "9223372036854775807",
         AtLeast(0), ClusterWide,
-        NoEffect(reason::THROTTLE) =>
+        NoEffect(reason::ONE_DIR) =>
         "Bytes per second for moves between data directories.";
     Int "replica.fetch.backoff.ms" = "1000", AtLeast(0), ReadOnly, NoEffect(reason::PUSH) =>
         "Milliseconds that a follower rests after a failed fetch.";

@@ -40,15 +40,16 @@ pub(super) const ROWS: &[Row] = rows! { Area::Topic;
     Long "flush.ms" = "9223372036854775807", AtLeast(0), ClusterWide, Honoured =>
         "Longest time in milliseconds that an appended record stays unflushed, beside what \
          `flush.messages` asks for.";
-    List "follower.replication.throttled.replicas" = "", Replicas, ClusterWide, NoEffect(reason::THROTTLE) =>
-        "Copies whose catching up is throttled on followers: a list of `partition:broker`, or `*` for all.";
+    List "follower.replication.throttled.replicas" = "", Replicas, ClusterWide, Honoured =>
+        "Copies whose catching up is throttled by what their broker may be sent: a list of `partition:broker`, or `*` for all.";
     Int "index.interval.bytes" = "4096", AtLeast(0), ClusterWide, Honoured =>
         "How many bytes of records lie between two entries of the offset index. Smaller finds a record \
          faster and makes a larger index.";
     #internal Int "internal.segment.bytes" = null, Any, ClusterWide, Honoured =>
         "Segment size below the usual minimum, for tests only; it wins over `segment.bytes`.";
-    List "leader.replication.throttled.replicas" = "", Replicas, ClusterWide, NoEffect(reason::THROTTLE) =>
-        "Copies whose shipping is throttled on leaders: a list of `partition:broker`, or `*` for all.";
+    List "leader.replication.throttled.replicas" = "", Replicas, ClusterWide, Honoured =>
+        "Copies of which their broker, leading, sends throttled to followers that are not in sync: a list of \
+         `partition:broker`, or `*` for all.";
     Long "local.retention.bytes" = "-2", AtLeast(-2), ClusterWide, NoEffect(reason::TIERED) =>
         "Bytes of a partition that stay on local disk once copied to remote storage; -2 means as \
          `retention.bytes`.";

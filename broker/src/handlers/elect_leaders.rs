@@ -4,7 +4,8 @@
 //! - Null partitions mean all of them; those that need no election are left out of the answer then, as in Kafka.
 //! - Each partition is answered once it is over: a working leader hands over first, which takes a moment. What takes longer
 //!   than the request allows is REQUEST_TIMED_OUT, and goes on.
-//! - An unclean election asks for the copies' own word. It takes the copy that reaches furthest of those that are known.
+//! - An unclean election asks all brokers that are there for their copies' word first, and takes the one that reaches furthest, by
+//!   generation and then by the log's end. Who is silent ranks last.
 //!
 //! Differences from Apache Kafka: a preferred leader that drains is not available, though it may be in sync; and a
 //! partition that is named again is answered again without another election.
@@ -13,11 +14,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use felix_cluster::elect::{Election, NotElected};
-use felix_cluster::promotion::Standings;
+use felix_cluster::promotion::{Standing, StandingsOf};
 use felix_cluster::view::View;
 use felix_control::agent::ElectError;
 use felix_protocol::error_code::ErrorCode;
-use felix_protocol::ids::PartitionId;
+use felix_protocol::ids::{BrokerId, PartitionId};
 use felix_protocol::messages::elect_leaders_request::TopicPartitions;
 use felix_protocol::messages::elect_leaders_response::{PartitionResult, ReplicaElectionResult};
 use felix_protocol::messages::{ApiKey, ElectLeadersRequest, ElectLeadersResponse, TopicName};
@@ -64,22 +65,31 @@ async fn elect(
     let asked = Asked::of(&view, request.topic_partitions);
     let standings = match election {
         Election::Preferred => BTreeMap::new(),
-        Election::Unclean => own_standings(node, &asked.ids),
+        Election::Unclean => {
+            let told = node.agent.standings(&asked.ids).await;
+            with_own(told, node.id, &asked.ids, |id| node.partitions.standing(id))
+        }
     };
-    drop(view);
     let ids = asked.ids.clone();
     let wait = patience(request.timeout_ms);
     let results = node.agent.elect_leaders(ids, election, standings, wait).await;
     call.reply(&ElectLeadersResponse::default().with_replica_election_results(asked.answer(&results)))
 }
 
-/// What this broker says of its copies: others are not asked, and rank behind.
-fn own_standings(node: &Node, ids: &BTreeSet<PartitionId>) -> BTreeMap<PartitionId, Standings> {
-    let told = |id: &PartitionId| {
-        let standing = node.partitions.standing(id)?;
-        Some((*id, Standings::from([(node.id, standing)])))
-    };
-    ids.iter().filter_map(told).collect()
+/// What brokers said of their copies, and what this one knows of its own where nobody asked it: a node that is alone has nobody
+/// who asks.
+fn with_own(
+    mut told: StandingsOf,
+    own: BrokerId,
+    ids: &BTreeSet<PartitionId>,
+    standing: impl Fn(&PartitionId) -> Option<Standing>,
+) -> StandingsOf {
+    for id in ids {
+        if let Some(standing) = standing(id) {
+            told.entry(*id).or_default().entry(own).or_insert(standing);
+        }
+    }
+    told
 }
 
 /// A topic with its partitions, those of one that is not there without ids.
@@ -190,6 +200,23 @@ mod tests {
             named("a", 1, ErrorCode::None),
         ];
         assert_eq!(told(&asked.answer(&results)), expected);
+    }
+
+    #[test]
+    fn what_a_broker_says_itself_is_not_replaced_by_its_table() {
+        use felix_protocol::ids::{Generation, LogId, TopicId, Uuid};
+        let id = |index| PartitionId { topic: TopicId::NONE, index };
+        let standing =
+            |end| Standing { log: LogId(Uuid::nil()), accepted: Generation::ZERO, end, doubt: false };
+        let told = StandingsOf::from([
+            (id(0), [(BrokerId(1), standing(5)), (BrokerId(2), standing(9))].into()),
+            (id(1), [(BrokerId(2), standing(9))].into()),
+        ]);
+        let table = |one: &PartitionId| (one.index < 2).then(|| standing(3));
+        let all = with_own(told, BrokerId(1), &[id(0), id(1), id(2)].into(), table);
+        let ends = |index| -> Vec<i64> { all[&id(index)].values().map(|one| one.end).collect() };
+        assert_eq!((ends(0), ends(1)), (vec![5, 9], vec![3, 9]));
+        assert!(!all.contains_key(&id(2)), "nobody has a copy");
     }
 
     #[test]

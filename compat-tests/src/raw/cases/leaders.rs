@@ -17,7 +17,7 @@ pub const CASES: &[Case] = &[
     },
     Case {
         name: "leaders-reassignments",
-        proves: "AlterPartitionReassignments refuses what cannot be (3, 38, 39, 85), takes what is so already, and lists nothing then (surface 93)",
+        proves: "AlterPartitionReassignments refuses what cannot be (3, 39, 85), takes what is so already, and lists nothing then (surface 93)",
         run: reassignments,
     },
     Case {
@@ -135,6 +135,18 @@ fn reassignments(stage: &mut Stage) -> Result<()> {
     equal("nobody", alter(&mut to, &topic, Some(&[]), true)?, INVALID_REPLICA_ASSIGNMENT)?;
     equal("twice", alter(&mut to, &topic, Some(&[here, here]), true)?, INVALID_REPLICA_ASSIGNMENT)?;
     equal("a stranger", alter(&mut to, &topic, Some(&[here + 77]), true)?, INVALID_REPLICA_ASSIGNMENT)?;
+    equal(
+        "a stranger, and another number",
+        alter(&mut to, &topic, Some(&[here, here + 77]), false)?,
+        INVALID_REPLICA_ASSIGNMENT,
+    )?;
+    equal(
+        "nobody, and another number",
+        alter(&mut to, &topic, Some(&[]), false)?,
+        INVALID_REPLICA_ASSIGNMENT,
+    )?;
+    equal("a negative one", alter(&mut to, &topic, Some(&[-1]), true)?, INVALID_REPLICA_ASSIGNMENT)?;
+    equal("no such topic to cancel", alter(&mut to, &absent, None, true)?, code::UNKNOWN_TOPIC_OR_PARTITION)?;
     equal("nothing to cancel", alter(&mut to, &topic, None, true)?, NO_REASSIGNMENT_IN_PROGRESS)?;
     equal("where it is", alter(&mut to, &topic, Some(&[here]), false)?, 0)?;
     let body = W::new().i32(10_000).uvarint(0).tags();

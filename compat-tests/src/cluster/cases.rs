@@ -9,9 +9,12 @@ mod lost;
 mod moves;
 mod network;
 mod operating;
+mod reassigning;
 mod replicated;
 mod replicated_logs;
 mod store;
+mod takeover;
+mod truth;
 
 use super::Case;
 
@@ -25,6 +28,9 @@ pub fn all() -> Vec<Case> {
         cuts::CASES,
         store::CASES,
         moves::CASES,
+        reassigning::CASES,
+        takeover::CASES,
+        truth::CASES,
         operating::CASES,
         load::CASES,
         coordinators::CASES,

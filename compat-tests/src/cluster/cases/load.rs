@@ -9,6 +9,7 @@ use crate::cluster::load::Load;
 use crate::cluster::plan::Cluster;
 use crate::cluster::proxy::Direction;
 use crate::cluster::stage::{Loader, Stage, shown};
+use crate::raw::expect::equal;
 
 pub const CASES: &[Case] = &[
     Case {
@@ -26,7 +27,7 @@ pub const CASES: &[Case] = &[
     },
     Case {
         name: "rolling-restart",
-        proves: "the same while three brokers are stopped and started again one after the other (SIGTERM)",
+        proves: "the same with three replicas of everything while three brokers are stopped and started again one after the other (SIGTERM)",
         seconds: 150,
         run: rolling,
     },
@@ -42,16 +43,22 @@ const PARTITIONS: i32 = 6;
 /// What the clients wait for an answer.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// Loads by both clients while `trouble` happens to each broker in turn; the longest stalls.
+/// Loads by both clients while `trouble` happens to each broker in turn; the longest stalls. Without replicas a partition waits for its
+/// broker.
 fn each_broker(
     stage: &Stage,
     rounds: usize,
+    replicas: i16,
     trouble: impl Fn(&mut Cluster, i32) -> Result<()>,
 ) -> Result<String> {
-    let mut cluster = stage.plan().start()?;
+    let mut cluster = stage.plan().set("offsets.topic.replication.factor", &replicas.to_string()).start()?;
+    for topic in ["rdkafka", "java"] {
+        let (error, message) = cluster.broker(1)?.connect()?.create_on(topic, PARTITIONS, replicas, &[])?;
+        equal(&format!("creating {topic}: {message:?}"), error, 0)?;
+    }
     let mut loads = [
-        stage.load(&cluster, Loader::Rdkafka, "rdkafka", PARTITIONS)?,
-        stage.load(&cluster, Loader::Java, "java", PARTITIONS)?,
+        stage.load_existing(&cluster, Loader::Rdkafka, "rdkafka", PARTITIONS)?,
+        stage.load_existing(&cluster, Loader::Java, "java", PARTITIONS)?,
     ];
     let mut stalls = [Vec::new(), Vec::new()];
     for round in 0..rounds {
@@ -61,6 +68,12 @@ fn each_broker(
         }
         trouble(&mut cluster, at)?;
         cluster.wait_alive(&[1, 2, 3])?;
+        if replicas == 3 {
+            // An operator restarts the next one then, not before.
+            for topic in ["rdkafka", "java", "__consumer_offsets"] {
+                cluster.wait_in_sync(1, topic, &[1, 2, 3])?;
+            }
+        }
         for (load, stalls) in loads.iter_mut().zip(&mut stalls) {
             load.progress(u64::try_from(PARTITIONS)? * 4)?;
             load.all_go_on()?;
@@ -120,7 +133,7 @@ fn bad_ways(stage: &Stage) -> Result<String> {
 }
 
 fn killed(stage: &Stage) -> Result<String> {
-    each_broker(stage, stage.rounds(3, 30), |cluster, at| {
+    each_broker(stage, stage.rounds(3, 30), 1, |cluster, at| {
         cluster.broker(at)?.kill();
         // Every other time the others have noticed before it returns.
         if at != 2 {
@@ -132,7 +145,7 @@ fn killed(stage: &Stage) -> Result<String> {
 }
 
 fn paused(stage: &Stage) -> Result<String> {
-    each_broker(stage, stage.rounds(3, 30), |cluster, at| {
+    each_broker(stage, stage.rounds(3, 30), 1, |cluster, at| {
         cluster.broker(at)?.pause()?;
         let left: Vec<i32> = cluster.ids().into_iter().filter(|id| *id != at).collect();
         cluster.wait_alive(&left)?;
@@ -141,7 +154,7 @@ fn paused(stage: &Stage) -> Result<String> {
 }
 
 fn rolling(stage: &Stage) -> Result<String> {
-    each_broker(stage, stage.rounds(3, 30), |cluster, at| {
+    each_broker(stage, stage.rounds(3, 30), 3, |cluster, at| {
         cluster.broker(at)?.stop()?;
         cluster.broker(at)?.start().context("starting it again")
     })

@@ -6,10 +6,11 @@ use anyhow::{Context, Result};
 
 use crate::cluster::Case;
 use crate::cluster::network::Place;
-use crate::cluster::plan::Cluster;
+use crate::cluster::plan::{AGREE, Cluster};
 use crate::cluster::stage::Stage;
 use crate::cluster::topics::Journal;
 use crate::raw::expect::{equal, holds};
+use crate::wait;
 
 pub const CASES: &[Case] = &[
     Case {
@@ -24,6 +25,13 @@ pub const CASES: &[Case] = &[
         proves: "what a wiped broker alone held is led again, empty, only when kafka-leader-election says unclean; that is counted as a loss",
         seconds: 90,
         run: unclean_election,
+    },
+    Case {
+        name: "unclean-election-takes-the-furthest",
+        proves: "two copies that lack what a dead leader alone held, to different extents: an unclean election that a third broker is asked for \
+                 takes the one that reaches further, though another is preferred (replication.md section 5)",
+        seconds: 90,
+        run: furthest,
     },
     Case {
         name: "unregister",
@@ -150,6 +158,49 @@ fn unclean_election(stage: &Stage) -> Result<String> {
     Journal::new("t").append(&mut cluster.broker(2)?.connect()?, number)?;
     cluster.all_run()?;
     Ok(format!("{losses} losses counted"))
+}
+
+/// Broker 1 leads with 2 and 3 behind it, each of which is stopped at another record; then it is lost.
+fn furthest(stage: &Stage) -> Result<String> {
+    let mut cluster = stage.plan().brokers(4).start()?;
+    let mut to = cluster.broker(1)?.connect()?;
+    equal("creating", to.create_on("t", 1, 1, &[vec![1, 3, 2]])?.0, 0)?;
+    equal("min.insync.replicas", to.alter("t", "min.insync.replicas", 0, Some("1"))?, 0)?;
+    let mut journal = Journal::new("t");
+    for (gone, isr) in [(0, vec![1, 3, 2]), (3, vec![1, 2]), (2, vec![1])] {
+        if gone > 0 {
+            cluster.broker(gone)?.kill();
+        }
+        wait::until(&format!("{isr:?} to be in sync"), AGREE, || {
+            // What nobody waits for, nobody is dropped for.
+            journal.append(&mut to, 0)?;
+            Ok((to.describe_partitions("t")?[0].isr == isr).then_some(()))
+        })?;
+        journal.append(&mut to, 0)?;
+    }
+    let end = i64::try_from(journal.len())?;
+    cluster.broker(1)?.kill();
+    cluster.broker(1)?.wipe()?;
+    for id in [2, 3] {
+        cluster.broker(id)?.start()?;
+    }
+    cluster.wait_alive_as_seen_by(&[2, 3, 4], &[2, 3, 4])?;
+    cluster.wait_leaderless(1, "t", &[0])?;
+    let asked = cluster.broker(4)?.told().to_string();
+    let words =
+        ["--bootstrap-server", &asked, "--election-type", "unclean", "--topic", "t", "--partition", "0"];
+    let (status, output) = stage.tool("org.apache.kafka.tools.LeaderElectionCommand", &words)?;
+    holds(&output, status.success() && output.contains("Successfully completed"))?;
+    equal("who leads", cluster.partitions(4, "t")?[0].leader, 2)?;
+    // With min.insync.replicas=1 it needs nobody, and broker 3 comes up to it.
+    cluster.wait_serves(2, "t", &[0])?;
+    let kept = cluster.broker(2)?.connect()?.offset_at("t", 0, -1)?.offset;
+    holds(&format!("{kept} of {end} records are kept"), kept >= 2 && kept < end)?;
+    Journal::new("t").append(&mut cluster.broker(2)?.connect()?, 0)?;
+    wait::until("broker 3 to be in sync", AGREE, || {
+        Ok((cluster.broker(4)?.connect()?.describe_partitions("t")?[0].isr == [3, 2]).then_some(()))
+    })?;
+    Ok(format!("{kept} of {end} records are kept"))
 }
 
 fn unregister(stage: &Stage) -> Result<String> {

@@ -146,8 +146,30 @@ impl Connection {
 
     /// IncrementalAlterConfigs version 0 on a topic: the error code. Operations: 0 set, 1 delete, 2 append, 3 subtract.
     pub fn alter(&mut self, topic: &str, name: &str, operation: i8, value: Option<&str>) -> Result<i16> {
-        let body =
-            W::new().array(1).i8(2).str(topic).array(1).str(name).i8(operation).nstr(value).bool(false);
+        self.alter_of(2, topic, name, operation, value)
+    }
+
+    /// The same on a broker by its number, or on all of them ("").
+    pub fn alter_broker(
+        &mut self,
+        broker: &str,
+        name: &str,
+        operation: i8,
+        value: Option<&str>,
+    ) -> Result<i16> {
+        self.alter_of(4, broker, name, operation, value)
+    }
+
+    fn alter_of(
+        &mut self,
+        kind: i8,
+        resource: &str,
+        name: &str,
+        operation: i8,
+        value: Option<&str>,
+    ) -> Result<i16> {
+        let body = W::new().array(1).i8(kind).str(resource).array(1);
+        let body = body.str(name).i8(operation).nstr(value).bool(false);
         let mut answer = self.call(key::INCREMENTAL_ALTER_CONFIGS, 0, &body)?;
         answer.i32()?;
         let results = answer.each(|result| {

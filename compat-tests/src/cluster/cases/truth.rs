@@ -1,0 +1,190 @@
+//! What Kafka's own tools say of replicas that fall behind, are gone and come back, asked of another broker.
+
+use anyhow::{Context, Result};
+
+use crate::cluster::Case;
+use crate::cluster::plan::{AGREE, Cluster};
+use crate::cluster::stage::Stage;
+use crate::cluster::topics::Journal;
+use crate::raw::expect::{equal, holds};
+use crate::wait;
+
+pub const CASES: &[Case] = &[Case {
+    name: "tools-tell-the-truth",
+    proves: "a follower is killed, stays behind after its return and is level again: kafka-topics --describe (with Elr), --under-replicated-partitions, \
+             --under-min-isr-partitions, --at-min-isr-partitions and --unavailable-partitions, kafka-log-dirs (offsetLag), \
+             kafka-metadata-quorum --replication and --status and kafka-get-offsets say so each time, asked of another broker",
+    seconds: 240,
+    run: truth,
+}];
+
+/// Kafka's tools, asked of one broker.
+struct Tools<'a> {
+    stage: &'a Stage,
+    at: String,
+}
+
+impl Tools<'_> {
+    fn ask(&self, class: &str, words: &[&str]) -> Result<String> {
+        let words = [&["--bootstrap-server", self.at.as_str()], words].concat();
+        let (status, output) = self.stage.tool(class, &words)?;
+        holds(&format!("{words:?} succeeds: {output}"), status.success())?;
+        Ok(output)
+    }
+
+    fn topics(&self, words: &[&str]) -> Result<String> {
+        self.ask("org.apache.kafka.tools.TopicCommand", &[&["--describe"], words].concat())
+    }
+
+    /// Topics that are listed under a filter.
+    fn listed(&self, filter: &str) -> Result<Vec<String>> {
+        let said = self.topics(&[filter])?;
+        let topic = |line: &str| Some(line.split_once("Topic: ")?.1.split_whitespace().next()?.to_owned());
+        let mut topics: Vec<String> =
+            said.lines().filter_map(topic).filter(|topic| !topic.starts_with("__")).collect();
+        topics.sort();
+        Ok(topics)
+    }
+
+    /// The only partition's line of a topic: Leader, Replicas, Isr, Elr.
+    fn partition(&self, topic: &str) -> Result<[String; 4]> {
+        let said = self.topics(&["--topic", topic])?;
+        let line = said.lines().find(|line| line.contains("Partition: 0")).with_context(|| said.clone())?;
+        let field = |name: &str| -> Result<String> {
+            let (_, rest) = line.split_once(&format!("{name}: ")).with_context(|| line.to_owned())?;
+            Ok(rest.split('\t').next().unwrap_or_default().trim().to_owned())
+        };
+        Ok([field("Leader")?, field("Replicas")?, field("Isr")?, field("Elr")?])
+    }
+
+    /// `offsetLag` of a topic on a broker; nothing, if it has no copy.
+    fn lag(&self, broker: i32, topic: &str) -> Result<Option<i64>> {
+        let (broker, partition) = (broker.to_string(), format!("{topic}-0"));
+        let words = ["--describe", "--broker-list", &broker, "--topic-list", topic];
+        let said = self.ask("org.apache.kafka.tools.LogDirsCommand", &words)?;
+        let json = said.lines().find(|line| line.starts_with('{')).with_context(|| said.clone())?;
+        let told: serde_json::Value = serde_json::from_str(json)?;
+        let partitions = told.pointer("/brokers/0/logDirs/0/partitions").and_then(|all| all.as_array());
+        let found = partitions.into_iter().flatten().find(|one| one["partition"] == partition.as_str());
+        Ok(found.and_then(|one| one["offsetLag"].as_i64()))
+    }
+
+    /// Lag and status of a node, by kafka-metadata-quorum.
+    fn in_quorum(&self, node: i32) -> Result<(i64, i64, String)> {
+        let said =
+            self.ask("org.apache.kafka.tools.MetadataQuorumCommand", &["describe", "--replication"])?;
+        let node = node.to_string();
+        let row = said.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
+        let row = row.into_iter().find(|row| row.first() == Some(&node.as_str()));
+        let row = row.with_context(|| said.clone())?;
+        let [_, _, _, lag, heard, _, status] = row[..] else { anyhow::bail!("{said}") };
+        Ok((lag.parse()?, heard.parse()?, status.to_owned()))
+    }
+
+    fn end_of(&self, topic: &str) -> Result<String> {
+        let said = self.ask("org.apache.kafka.tools.GetOffsetShell", &["--topic", topic])?;
+        let lines: Vec<&str> = said.lines().filter(|line| line.starts_with(topic)).collect();
+        Ok(lines.join(" "))
+    }
+}
+
+fn create(cluster: &mut Cluster, topic: &str, replicas: &[i32]) -> Result<()> {
+    let mut to = cluster.broker(1)?.connect()?;
+    let (error, message) = to.create_on(topic, 1, 1, &[replicas.to_vec()])?;
+    equal(&format!("creating {topic}: {message:?}"), error, 0)?;
+    wait_isr(cluster, topic, replicas)
+}
+
+fn wait_isr(cluster: &mut Cluster, topic: &str, isr: &[i32]) -> Result<()> {
+    let mut last = String::new();
+    let waited = wait::until(&format!("{isr:?} to be in sync of {topic}"), AGREE, || {
+        let found = cluster.broker(1)?.connect()?.describe_partitions(topic)?;
+        last = format!("{found:?}");
+        Ok(found.first().is_some_and(|found| found.isr == isr).then_some(()))
+    });
+    waited.context(last)
+}
+
+/// Records that the follower lacks when it comes back.
+const LACKED: i64 = 40;
+
+fn strings(all: &[&str]) -> Vec<String> {
+    all.iter().map(|one| (*one).to_owned()).collect()
+}
+
+fn truth(stage: &Stage) -> Result<String> {
+    let mut cluster = stage.plan().start()?;
+    create(&mut cluster, "three", &[1, 2, 3])?;
+    create(&mut cluster, "strict", &[2, 1, 3])?;
+    create(&mut cluster, "alone", &[3])?;
+    let mut to = cluster.broker(1)?.connect()?;
+    equal("min.insync.replicas", to.alter("strict", "min.insync.replicas", 0, Some("3"))?, 0)?;
+    let mut journal = Journal::new("three");
+    journal.append(&mut to, 0)?;
+    let tools = Tools { stage, at: cluster.broker(2)?.told().to_string() };
+    let three = |isr: &str, elr: &str| ["1", "1,2,3", isr, elr].map(str::to_owned);
+
+    equal("all there", tools.partition("three")?, three("1,2,3", ""))?;
+    let (lag, before, status) = tools.in_quorum(3)?;
+    equal("broker 3 in the quorum", (lag, status.as_str()), (0, "Observer"))?;
+    equal("lag of a follower", tools.lag(3, "three")?, Some(0))?;
+
+    // Gone, and nobody wrote: it may still lead, if it comes back.
+    cluster.broker(3)?.kill();
+    wait_isr(&mut cluster, "three", &[1, 2])?;
+    equal("gone", tools.partition("three")?, three("1,2", "3"))?;
+    for number in 0..LACKED {
+        journal.append(&mut to, 0).with_context(|| format!("record {number}"))?;
+    }
+    equal("left behind", tools.partition("three")?, three("1,2", ""))?;
+    equal(
+        "under-replicated",
+        tools.listed("--under-replicated-partitions")?,
+        strings(&["alone", "strict", "three"]),
+    )?;
+    equal("under min.insync", tools.listed("--under-min-isr-partitions")?, strings(&["alone", "strict"]))?;
+    equal("at min.insync", tools.listed("--at-min-isr-partitions")?, strings(&["three"]))?;
+    equal("unavailable", tools.listed("--unavailable-partitions")?, strings(&["alone"]))?;
+    let said = tools.ask("org.apache.kafka.tools.MetadataQuorumCommand", &["describe", "--status"])?;
+    holds(&said, said.contains("LeaderId:") && said.contains("MaxFollowerLag:"))?;
+    let (lag, heard, _) = tools.in_quorum(3)?;
+    holds(&format!("broker 3 has not heard of {lag} changes"), lag > 0)?;
+    holds(&format!("last heard at {heard}, {before} before"), heard >= before)?;
+    equal("the end", tools.end_of("three")?, format!("three:0:{}", LACKED + 1))?;
+
+    // Back, and behind: nothing is sent to it.
+    let listed = to.alter("three", "leader.replication.throttled.replicas", 0, Some("*"))?;
+    equal("listing its copies", listed, 0)?;
+    set_rate(&mut to, Some("0"))?;
+    cluster.broker(3)?.start()?;
+    cluster.wait_alive(&[1, 2, 3])?;
+    wait::until("broker 3 to know how far it is behind", AGREE, || {
+        Ok((tools.lag(3, "three")? == Some(LACKED)).then_some(()))
+    })?;
+    equal("behind", tools.partition("three")?, three("1,2", ""))?;
+    equal("under-replicated", tools.listed("--under-replicated-partitions")?, strings(&["three"]))?;
+
+    // Level again.
+    set_rate(&mut to, None)?;
+    wait_isr(&mut cluster, "three", &[1, 2, 3])?;
+    wait_isr(&mut cluster, "strict", &[2, 1, 3])?;
+    equal("back", tools.partition("three")?, three("1,2,3", ""))?;
+    equal("lag", tools.lag(3, "three")?, Some(0))?;
+    for filter in ["--under-replicated-partitions", "--under-min-isr-partitions"] {
+        equal(filter, tools.listed(filter)?, strings(&[]))?;
+    }
+    let (lag, heard_again, _) = tools.in_quorum(3)?;
+    holds(&format!("heard of again: {lag}, {heard_again}"), lag == 0 && heard_again > heard)?;
+    journal.append(&mut to, 0)?;
+    journal.check(&mut cluster)?;
+    cluster.all_run()?;
+    stage.verify(&mut cluster)?;
+    Ok(String::new())
+}
+
+/// Sets what every broker may send of throttled copies, or removes that.
+fn set_rate(to: &mut crate::raw::conn::Connection, rate: Option<&str>) -> Result<()> {
+    let operation = if rate.is_some() { 0 } else { 1 };
+    let error = to.alter_broker("", "leader.replication.throttled.rate", operation, rate)?;
+    equal("setting the rate", error, 0)
+}

@@ -159,7 +159,25 @@ fn throttles(to: &mut Connection, kind: i8, name: &str) -> Result<Vec<String>> {
     Ok(set.map(|(name, value, ..)| format!("{name}={}", value.unwrap_or_default())).collect())
 }
 
+/// Bytes a second until 7/8 of a copy are there, of which less than 5/8 are to begin with: must be as throttled, within a factor of two.
+fn measure(all: u64, rate: u64, mut copied: impl FnMut() -> Result<u64>) -> Result<f64> {
+    let first = (copied()?, Instant::now());
+    let second = wait::until("most to be copied", MOVED, || {
+        let now = copied()?;
+        Ok((now >= all * 7 / 8).then(|| (now, Instant::now())))
+    })?;
+    holds(&format!("{} to {} bytes are enough to tell", first.0, second.0), first.0 < all * 5 / 8)?;
+    let took = second.1.duration_since(first.1).as_secs_f64();
+    #[expect(clippy::cast_precision_loss, reason = "a few megabytes")]
+    let (measured, wanted) = ((second.0 - first.0) as f64 / took, rate as f64);
+    let holds_it = measured > wanted / 2.0 && measured < wanted * 2.0;
+    holds(&format!("{measured:.0} bytes a second for {wanted:.0}"), holds_it)?;
+    Ok(measured)
+}
+
 const RATE: u64 = 1_000_000;
+/// What one follower may be sent.
+const FOLLOWER_RATE: u64 = 300_000;
 const FILLED: usize = 20;
 const TOPIC: i8 = 2;
 const BROKER: i8 = 4;
@@ -183,19 +201,7 @@ fn throttled(stage: &Stage) -> Result<String> {
     let both =
         |cluster: &mut Cluster| -> Result<u64> { Ok(copied(cluster, 3, id)? + copied(cluster, 4, id)?) };
     let all = 2 * u64::try_from(FILLED * BATCH_BYTES)?;
-    let first = (both(&mut cluster)?, Instant::now());
-    let second = wait::until("most to be copied", MOVED, || {
-        let now = both(&mut cluster)?;
-        Ok((now >= all * 7 / 8).then(|| (now, Instant::now())))
-    })?;
-    holds(&format!("{} to {} bytes are enough to tell", first.0, second.0), first.0 < all * 5 / 8)?;
-    let took = second.1.duration_since(first.1).as_secs_f64();
-    #[expect(clippy::cast_precision_loss, reason = "a few megabytes")]
-    let (measured, wanted) = ((second.0 - first.0) as f64 / took, RATE as f64);
-    holds(
-        &format!("{measured:.0} bytes a second for {wanted:.0}"),
-        measured > wanted / 2.0 && measured < wanted * 2.0,
-    )?;
+    let measured = measure(all, RATE, || both(&mut cluster))?;
     let leader = settled(&mut cluster, "t", &[3, 4])?;
     holds(&format!("{leader} leads"), [3, 4].contains(&leader))?;
     let mut to = cluster.broker(2)?.connect()?;
@@ -253,11 +259,27 @@ fn cancelled(stage: &Stage) -> Result<String> {
     mover.hear(&["--list"], &["No partition reassignments found"])?;
     wait_off_the_disk(&mut cluster, &[3, 4], id)?;
     journal.append(&mut leader, 0)?;
+    // Nothing is throttled any more. What a follower may be sent its leader keeps to by itself.
+    let listed = leader.alter("t", "follower.replication.throttled.replicas", 0, Some("0:3"))?;
+    equal("listing the follower's copy", listed, 0)?;
+    let rate = FOLLOWER_RATE.to_string();
+    let set = cluster.broker(3)?.connect()?.alter_broker(
+        "3",
+        "follower.replication.throttled.rate",
+        0,
+        Some(&rate),
+    )?;
+    equal("setting its rate", set, 0)?;
+    mover.to("t", &[1, 2, 3])?;
+    mover.hear(&["--execute"], &["Successfully started"])?;
+    let all = u64::try_from(9 * BATCH_BYTES)?;
+    let measured = measure(all, FOLLOWER_RATE, || copied(&mut cluster, 3, id))?;
+    settled(&mut cluster, "t", &[1, 2, 3])?;
     journal.check(&mut cluster)?;
     cluster.all_run()?;
     stage.verify(&mut cluster)?;
     Ok(format!(
-        "{} bytes acknowledged in {:.2} s while another copy stood still",
+        "{} bytes acknowledged in {:.2} s while another copy stood still; then {measured:.0} bytes a second, throttled to {FOLLOWER_RATE}",
         5 * BATCH_BYTES,
         wrote.as_secs_f64()
     ))

@@ -76,8 +76,8 @@ pub struct Leader<R: Rules = AllRules> {
     members: Members,
     /// It does not give up before this because nobody answers.
     cut_off_from: MonoTime,
-    /// Since when it is open.
-    open_since: MonoTime,
+    /// Nobody answers, as it seems.
+    silence: Option<cut_off::Silence>,
 }
 
 /// It was asked to leave.
@@ -104,7 +104,7 @@ impl<R: Rules> Leader<R> {
             leaving: None,
             members: Members::default(),
             cut_off_from: MonoTime(0),
-            open_since: MonoTime::NEVER,
+            silence: None,
         };
         (leader, vec![Action::Report(report)])
     }
@@ -216,7 +216,7 @@ impl<R: Rules> Leader<R> {
             return waits;
         }
         let review_at = if self.is_reporting() { MonoTime::NEVER } else { self.members.review_at() };
-        waits.min(review_at).min(self.cut_off_at().unwrap_or(MonoTime::NEVER))
+        waits.min(review_at).min(self.look_for_silence_at())
     }
 
     /// A report is on its way, or its fate is yet to be read.
@@ -353,7 +353,6 @@ impl<R: Rules> Leader<R> {
             return;
         }
         if opened {
-            self.open_since = now;
             // What is below the takeover's end and not confirmed is waited for from now on.
             self.members.passed(self.core.stored, now, self.core.is_followed());
         }

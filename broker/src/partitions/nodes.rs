@@ -18,8 +18,9 @@ use tokio::sync::watch;
 use crate::clock::SystemClock;
 use crate::partitions::lane::{LaneSender, Message};
 
-/// A node whose beat has not moved for longer does not count as alive: a leader that hears nothing of it is not cut off.
-const BEATING: Duration = Duration::from_secs(2);
+/// A node whose beat has not moved for half a lease (three beats), within these bounds, does not count as alive: a leader that hears nothing
+/// of it is not cut off. With the usual lease that is noticed before the leader gives up, so that dead followers are not taken for deaf ones.
+const BEATING: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(2)];
 /// How often beats are looked at.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 
@@ -35,7 +36,9 @@ pub(super) async fn watch(
     loop {
         changed.mark_unchanged();
         let view = agent.view();
-        let nodes = of(&states(&view), &agent.heard(), clock.now());
+        let lease_ms = view.cluster().map_or(0, |cluster| cluster.value.lease_ms);
+        let within = (Duration::from_millis(lease_ms) / 2).clamp(BEATING[0], BEATING[1]);
+        let nodes = of(&states(&view), &agent.heard(), within, clock.now());
         if nodes != told {
             told = nodes;
             let nodes = Arc::new(told.clone());
@@ -59,7 +62,12 @@ fn states(view: &View) -> BTreeMap<BrokerId, NodeState> {
     view.nodes().map(|(id, node)| (id, node.node.state)).collect()
 }
 
-fn of(states: &BTreeMap<BrokerId, NodeState>, heard: &BTreeMap<BrokerId, MonoTime>, now: MonoTime) -> Nodes {
+fn of(
+    states: &BTreeMap<BrokerId, NodeState>,
+    heard: &BTreeMap<BrokerId, MonoTime>,
+    within: Duration,
+    now: MonoTime,
+) -> Nodes {
     let mut nodes = Nodes::default();
     for (id, state) in states {
         match state {
@@ -70,7 +78,7 @@ fn of(states: &BTreeMap<BrokerId, NodeState>, heard: &BTreeMap<BrokerId, MonoTim
             NodeState::Draining => drop(nodes.draining.insert(*id)),
             NodeState::Live => {}
         }
-        if heard.get(id).is_some_and(|at| now.since(*at) <= BEATING) {
+        if heard.get(id).is_some_and(|at| now.since(*at) <= within) {
             nodes.beating.insert(*id);
         }
     }
@@ -93,7 +101,7 @@ mod tests {
         ]
         .into();
         let heard = [(1, 9), (2, 8), (3, 10), (4, 7)].map(|(id, at)| (BrokerId(id), MonoTime(at * second)));
-        let nodes = of(&states, &heard.into(), MonoTime(10 * second));
+        let nodes = of(&states, &heard.into(), Duration::from_secs(2), MonoTime(10 * second));
         assert_eq!(nodes.fenced, [BrokerId(3)].into());
         assert_eq!(nodes.draining, [BrokerId(2)].into());
         assert_eq!(nodes.beating, [BrokerId(1), BrokerId(2)].into(), "within two seconds");

@@ -12,6 +12,7 @@ mod operating;
 mod reassigning;
 mod replicated;
 mod replicated_logs;
+mod replicated_storm;
 mod store;
 mod takeover;
 mod truth;
@@ -36,6 +37,7 @@ pub fn all() -> Vec<Case> {
         coordinators::CASES,
         replicated::CASES,
         replicated_logs::CASES,
+        replicated_storm::CASES,
     ]
     .concat()
 }

@@ -91,6 +91,11 @@ impl Load {
         .with_context(|| format!("{:?} before, {:?} now", before, lock(&self.told).clone()))
     }
 
+    /// Fails if the load has.
+    pub fn alive(&mut self) -> Result<()> {
+        self.line().map(drop)
+    }
+
     /// Measures the longest stall anew from here.
     pub fn measure(&mut self) -> Result<()> {
         self.say("reset")?;

@@ -18,24 +18,49 @@ pub const CUT_OFF_AFTER: Duration = Duration::from_secs(2);
 /// A copy that resigned because it was cut off does not do so again for as long.
 pub const CUT_OFF_REST: Duration = Duration::from_secs(60);
 
+/// So often it is looked at whether everything still points to it. When twice as much has passed, this process stood still itself, and
+/// what it did not hear meanwhile proves nothing.
+const LOOK: Duration = Duration::from_millis(250);
+
+/// Everything points to being cut off.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Silence {
+    /// Since when, without a gap: followers that were away and are back have had no time to answer before.
+    since: MonoTime,
+    looked_at: MonoTime,
+}
+
 impl<R: Rules> Leader<R> {
-    /// When the tenure counts as cut off if nothing is heard until then; `None` while it cannot be.
-    pub(super) fn cut_off_at(&self) -> Option<MonoTime> {
+    /// When to look again; never, while nothing points to it.
+    pub(super) fn look_for_silence_at(&self) -> MonoTime {
+        self.silence.map_or(MonoTime::NEVER, |silence| {
+            self.cut_off_at(&silence).min(silence.looked_at.after(LOOK)).max(silence.looked_at)
+        })
+    }
+
+    /// When it counts as cut off if nothing is heard until then.
+    fn cut_off_at(&self, silence: &Silence) -> MonoTime {
+        let heard = self.members.last_heard(&self.core.eligible.known().eligible);
+        heard.unwrap_or(silence.since).max(silence.since).after(CUT_OFF_AFTER).max(self.cut_off_from)
+    }
+
+    /// Whether somebody waits for the mark, and enough of those that may give it are alive by their beats.
+    fn may_be_cut_off(&self) -> bool {
         let eligible = &self.core.eligible.known().eligible;
-        if eligible.is_empty() || !self.waiters.awaits(Word::Mark) {
-            return None;
-        }
         let beating = &self.members.nodes().beating;
         let alive = eligible.iter().filter(|pair| beating.contains(&pair.broker)).count();
-        if alive == 0 || alive + 1 < self.core.need {
-            return None;
-        }
-        let heard = self.members.last_heard(eligible).unwrap_or(self.open_since).max(self.open_since);
-        Some(heard.after(CUT_OFF_AFTER).max(self.cut_off_from))
+        alive > 0 && alive + 1 >= self.core.need && self.waiters.awaits(Word::Mark)
     }
 
     pub(super) fn notice_cut_off(&mut self, now: MonoTime, actions: &mut Vec<Action>) {
-        if self.cut_off_at().is_none_or(|at| at > now) {
+        if !self.may_be_cut_off() {
+            self.silence = None;
+            return;
+        }
+        let before = self.silence.filter(|silence| now.since(silence.looked_at) <= LOOK * 2);
+        let silence = Silence { since: before.map_or(now, |silence| silence.since), looked_at: now };
+        self.silence = Some(silence);
+        if self.cut_off_at(&silence) > now {
             return;
         }
         actions.push(Action::CutOff { exposed: self.core.end - self.core.mark });

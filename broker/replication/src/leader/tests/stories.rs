@@ -145,7 +145,7 @@ fn event(words: &[&str], tenure: Generation) -> Event {
         }
         "need" => Event::Need(words[1].parse().unwrap()),
         "ended" => Event::Ended,
-        "time" => Event::Tick,
+        "time" | "asleep" => Event::Tick,
         other => panic!("no event is called {other}"),
     }
 }
@@ -167,10 +167,19 @@ fn play(script: &str) -> String {
                 actions
             }
             (Some(first), Some(leader)) => {
+                let mut actions = Vec::new();
                 if *first == "time" {
+                    // Whoever runs it ticks it whenever it asks for that; one that was asleep did not.
+                    let until = words[1].parse().unwrap();
+                    while leader.next_tick() > at(now) && leader.next_tick() < at(until) {
+                        actions.extend(leader.step(Event::Tick, leader.next_tick()));
+                    }
+                }
+                if matches!(*first, "time" | "asleep") {
                     now = words[1].parse().unwrap();
                 }
-                leader.step(event(&words, leader.generation()), at(now))
+                actions.extend(leader.step(event(&words, leader.generation()), at(now)));
+                actions
             }
             (Some(_), None) => panic!("a story begins with `lead`"),
         };

@@ -1,0 +1,164 @@
+//! Topics with three replicas, and one thing after the other happening to their brokers, chosen by chance.
+
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use anyhow::{Context, Result};
+
+use crate::cluster::Case;
+use crate::cluster::load::Load;
+use crate::cluster::network::Place;
+use crate::cluster::plan::Cluster;
+use crate::cluster::stage::{Loader, Stage};
+use crate::raw::expect::equal;
+use crate::wait;
+
+pub const CASES: &[Case] = &[Case {
+    name: "storm",
+    proves: "under load, in an order of chance: brokers are killed one, two or three at a time, stand still, are cut off from each other one way or \
+             both, or are wiped when all copies are in sync; nothing acknowledged is lost or doubled, all copies end equal, none has halted, no \
+             loss is counted",
+    seconds: 240,
+    run: storm,
+}];
+
+const ALL: [i32; 3] = [1, 2, 3];
+const TOPICS: [&str; 2] = ["t", "__consumer_offsets"];
+
+/// What may happen.
+const EVENTS: [&str; 8] = [
+    "kill one",
+    "kill two",
+    "kill all",
+    "pause one",
+    "pause two",
+    "cut one way",
+    "cut both ways",
+    "wipe one",
+];
+
+/// Numbers of chance (splitmix64), so that an order can be had again.
+struct Chance(u64);
+
+impl Chance {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ (mixed >> 31)
+    }
+
+    fn below(&mut self, bound: usize) -> Result<usize> {
+        Ok(usize::try_from(self.next() % u64::try_from(bound)?)?)
+    }
+
+    /// All brokers in some order.
+    fn order(&mut self) -> Result<[i32; 3]> {
+        let mut order = ALL;
+        for at in (1..order.len()).rev() {
+            order.swap(at, self.below(at + 1)?);
+        }
+        Ok(order)
+    }
+
+    /// Up to so long.
+    fn moment(&mut self, most: Duration) -> Result<Duration> {
+        Ok(most * u32::try_from(self.below(1_000)?)? / 1_000)
+    }
+}
+
+fn storm(stage: &Stage) -> Result<String> {
+    let seed = SystemTime::now().duration_since(UNIX_EPOCH)?.subsec_nanos();
+    let mut chance = Chance(u64::from(seed));
+    let mut history = Vec::new();
+    weather(stage, &mut chance, &mut history)
+        .map(|told| format!("{told}; {}", history.join(", ")))
+        .with_context(|| format!("seed {seed}: {}", history.join(", ")))
+}
+
+fn weather(stage: &Stage, chance: &mut Chance, history: &mut Vec<String>) -> Result<String> {
+    let mut cluster = stage.plan().replicated().start()?;
+    cluster.create_placed(1, "t", &[vec![1, 2, 3], vec![2, 3, 1], vec![3, 1, 2], vec![2, 1, 3]])?;
+    let mut load = stage.load_existing(&cluster, Loader::Rdkafka, "t", 4)?;
+    for _ in 0..stage.rounds(6, 100) {
+        let event = EVENTS[chance.below(EVENTS.len())?];
+        let order = chance.order()?;
+        history.push(format!("{event} of {order:?}"));
+        happen(&mut cluster, &mut load, chance, event, order).context(event)?;
+        cluster.wait_alive(&ALL)?;
+        load.progress(40)?;
+        load.all_go_on()?;
+    }
+    in_sync(&mut cluster)?;
+    equal("copies that have halted", cluster.sum(&ALL, "felix_broker_replication_halted")?, 0.0)?;
+    equal("losses", cluster.sum(&ALL, "felix_broker_loss_events_total")?, 0.0)?;
+    equal("panics", cluster.sum(&ALL, "felix_task_panics")?, 0.0)?;
+    let sent = load.finish()?;
+    cluster.all_run()?;
+    let compared = stage.verify_copies(&mut cluster, 7)?;
+    Ok(format!("{sent} records; {compared}"))
+}
+
+fn in_sync(cluster: &mut Cluster) -> Result<()> {
+    TOPICS.iter().try_for_each(|topic| cluster.wait_in_sync(1, topic, &ALL))
+}
+
+/// Load runs, or tries to, for a moment.
+fn meanwhile(load: &mut Load, chance: &mut Chance) -> Result<()> {
+    let (long, began) = (chance.moment(Duration::from_millis(2_500))?, Instant::now());
+    wait::until("a moment to pass", Duration::from_secs(10), || {
+        load.alive()?;
+        Ok((began.elapsed() >= long).then_some(()))
+    })
+}
+
+fn happen(
+    cluster: &mut Cluster,
+    load: &mut Load,
+    chance: &mut Chance,
+    event: &str,
+    order: [i32; 3],
+) -> Result<()> {
+    let [first, second, _] = order;
+    let concerned = match event {
+        "kill one" | "pause one" => &order[..1],
+        "kill two" | "pause two" => &order[..2],
+        _ => &order[..],
+    };
+    match event {
+        "kill one" | "kill two" | "kill all" => {
+            for broker in concerned {
+                cluster.broker(*broker)?.kill();
+            }
+            meanwhile(load, chance)?;
+            for broker in concerned {
+                cluster.broker(*broker)?.spawn()?;
+            }
+            concerned.iter().try_for_each(|broker| cluster.broker(*broker)?.wait_ready())
+        }
+        "pause one" | "pause two" => {
+            for broker in concerned {
+                cluster.broker(*broker)?.pause()?;
+            }
+            meanwhile(load, chance)?;
+            concerned.iter().try_for_each(|broker| cluster.broker(*broker)?.resume())
+        }
+        "cut one way" | "cut both ways" => {
+            let (from, to) = (Place::Broker(first), Place::Broker(second));
+            cluster.network.cut(from, to)?;
+            if event == "cut both ways" {
+                cluster.network.cut(to, from)?;
+            }
+            meanwhile(load, chance)?;
+            cluster.network.heal_all()
+        }
+        _ => {
+            // Two copies that are gone at the same time may be all that there was of a record.
+            in_sync(cluster)?;
+            cluster.broker(first)?.kill();
+            cluster.broker(first)?.wipe()?;
+            meanwhile(load, chance)?;
+            cluster.broker(first)?.start()?;
+            in_sync(cluster)
+        }
+    }
+}

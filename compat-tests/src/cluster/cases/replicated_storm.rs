@@ -85,6 +85,8 @@ fn weather(stage: &Stage, chance: &mut Chance, history: &mut Vec<String>) -> Res
         history.push(format!("{event} of {order:?}"));
         happen(&mut cluster, &mut load, chance, event, order).context(event)?;
         cluster.wait_alive(&ALL)?;
+        // Those that a process counted which was killed since are gone with it.
+        equal("losses", cluster.sum(&ALL, "felix_broker_loss_events_total")?, 0.0)?;
         load.progress(40)?;
         load.all_go_on()?;
     }
@@ -102,9 +104,9 @@ fn in_sync(cluster: &mut Cluster) -> Result<()> {
     TOPICS.iter().try_for_each(|topic| cluster.wait_in_sync(1, topic, &ALL))
 }
 
-/// Load runs, or tries to, for a moment.
-fn meanwhile(load: &mut Load, chance: &mut Chance) -> Result<()> {
-    let (long, began) = (chance.moment(Duration::from_millis(2_500))?, Instant::now());
+/// Load runs, or tries to, for a moment, at most so many milliseconds.
+fn meanwhile(load: &mut Load, chance: &mut Chance, most_ms: u64) -> Result<()> {
+    let (long, began) = (chance.moment(Duration::from_millis(most_ms))?, Instant::now());
     wait::until("a moment to pass", Duration::from_secs(10), || {
         load.alive()?;
         Ok((began.elapsed() >= long).then_some(()))
@@ -129,7 +131,7 @@ fn happen(
             for broker in concerned {
                 cluster.broker(*broker)?.kill();
             }
-            meanwhile(load, chance)?;
+            meanwhile(load, chance, 2_500)?;
             for broker in concerned {
                 cluster.broker(*broker)?.spawn()?;
             }
@@ -139,7 +141,7 @@ fn happen(
             for broker in concerned {
                 cluster.broker(*broker)?.pause()?;
             }
-            meanwhile(load, chance)?;
+            meanwhile(load, chance, 2_500)?;
             concerned.iter().try_for_each(|broker| cluster.broker(*broker)?.resume())
         }
         "cut one way" | "cut both ways" => {
@@ -148,7 +150,8 @@ fn happen(
             if event == "cut both ways" {
                 cluster.network.cut(to, from)?;
             }
-            meanwhile(load, chance)?;
+            // A leader that hears of no eligible follower for two seconds gives up, and that is a loss by right.
+            meanwhile(load, chance, 1_500)?;
             cluster.network.heal_all()
         }
         _ => {
@@ -156,7 +159,7 @@ fn happen(
             in_sync(cluster)?;
             cluster.broker(first)?.kill();
             cluster.broker(first)?.wipe()?;
-            meanwhile(load, chance)?;
+            meanwhile(load, chance, 2_500)?;
             cluster.broker(first)?.start()?;
             in_sync(cluster)
         }

@@ -177,8 +177,17 @@ impl<R: Rules> Leader<R> {
         self.core.may_restart(pair)
     }
 
+    /// Copies that can confirm anything: the leader's, and those on brokers whose session is not over. The set may name others: C9
+    /// keeps them in it.
+    fn alive(&self) -> usize {
+        let (key, fenced) = (self.core.eligible.known(), &self.members.nodes().fenced);
+        let own = self.core.own.broker;
+        1 + key.replicas.iter().filter(|broker| **broker != own && !fenced.contains(broker)).count()
+    }
+
     /// Whether a write that waits for `word` is taken in now (`None`: it waits for nothing). While the
-    /// tenure is only opening, writers are parked instead of refused: their own deadline bounds the wait.
+    /// tenure is only opening, or a copy that lives may take the place of one that does not, writers are parked instead of
+    /// refused: their own deadline bounds the wait.
     pub fn admits(&self, word: Option<Word>) -> Result<(), Refusal> {
         if self.core.phase == Phase::Ended || self.leaving.is_some() {
             return Err(Refusal::Ended);
@@ -186,7 +195,7 @@ impl<R: Rules> Leader<R> {
         if word.is_some() && !self.waiters.has_room() {
             return Err(Refusal::Full);
         }
-        let (have, need) = (self.core.members(), self.core.need);
+        let (have, need) = (self.core.members().min(self.alive()), self.core.need);
         if word == Some(Word::Mark) && self.core.phase == Phase::Open && have < need {
             return Err(Refusal::TooFewMembers { have, need });
         }

@@ -7,6 +7,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::eligible::{KeyState, Last, Pair, Report, Revision};
+use crate::event::Nodes;
 
 mod stories;
 
@@ -243,6 +244,27 @@ fn too_few_members_refuse_before_the_append_and_wait_after_it() {
         leader.step(Event::Need(1), at(4)),
         [Action::Advance { mark: 12 }, release(&[1], Vouch::Mark)]
     );
+}
+
+#[test]
+fn members_whose_sessions_are_over_stand_for_nothing() {
+    let set = [pair(2, 20), pair(3, 30)];
+    let (mut leader, actions) = Leader::<AllRules>::open(tenure(key(3, &set, Last::Declined), 2));
+    let [Action::Report(report)] = actions.as_slice() else { panic!("{actions:?}") };
+    land(&mut leader, report, 4);
+    let nodes = |fenced: &[i32]| {
+        let fenced = fenced.iter().copied().map(BrokerId).collect();
+        Event::Nodes(Nodes { fenced, ..Nodes::default() })
+    };
+    leader.step(nodes(&[2]), at(2));
+    assert_eq!(leader.admits(Some(Word::Mark)), Ok(()));
+    // Nobody is left, but C9 keeps one in the set.
+    leader.step(nodes(&[2, 3]), at(3));
+    assert_eq!(leader.admits(Some(Word::Mark)), Err(Refusal::TooFewMembers { have: 1, need: 2 }));
+    assert_eq!(leader.admits(Some(Word::Stored)), Ok(()));
+    // One that lives may take the place of one that does not: writers wait for that.
+    leader.step(nodes(&[3]), at(4));
+    assert_eq!(leader.admits(Some(Word::Mark)), Ok(()));
 }
 
 #[test]

@@ -134,6 +134,24 @@ impl Node {
         (self.agent.lease().ends_at() <= self.clock.now()).then_some(self.id)
     }
 
+    /// This broker's own id when its lease has been over for so long that the others, if they are there, have ended its session. What it
+    /// knows is old then, and clients had better ask another one. librdkafka asks the broker that it used last, again and
+    /// again, for as long as that broker tells of itself.
+    pub fn left_out(&self) -> Option<BrokerId> {
+        let lease = Duration::from_millis(self.view().lease_ms());
+        (self.agent.lease().ends_at().after(lease) <= self.clock.now()).then_some(self.id)
+    }
+
+    /// The brokers that clients of that listener are told of, without the one that is left out, unless it is the only one.
+    pub fn listed(view: &View, listener: &str, left_out: Option<BrokerId>) -> Vec<(BrokerId, Place)> {
+        let reached = view.brokers().filter_map(|(id, _)| Some((id, Self::endpoint(view, id, listener)?)));
+        let mut listed: Vec<_> = reached.collect();
+        if listed.len() > 1 {
+            listed.retain(|(id, _)| Some(*id) != left_out);
+        }
+        listed
+    }
+
     /// Where clients of that listener reach a broker; `None` if it is fenced or has no such listener.
     pub fn endpoint(view: &View, broker: BrokerId, listener: &str) -> Option<Place> {
         let found = view.broker(broker).filter(|found| !found.is_fenced())?;
@@ -158,6 +176,20 @@ mod tests {
     use felix_cluster::config::StaticConfig;
 
     use super::*;
+    use crate::admin::testing;
+
+    #[test]
+    fn a_broker_that_lost_touch_is_told_of_only_where_there_is_no_other() {
+        let mut view = testing::view(&["a"]);
+        let ids = |view: &View, left_out| -> Vec<i32> {
+            Node::listed(view, "PLAINTEXT", left_out).iter().map(|(id, _)| id.0).collect()
+        };
+        assert_eq!(ids(&view, Some(BrokerId(1))), [1]);
+        testing::node(&mut view, BrokerId(2), felix_cluster::state::NodeState::Live);
+        assert_eq!(ids(&view, None), [1, 2]);
+        assert_eq!(ids(&view, Some(BrokerId(1))), [2]);
+        assert!(Node::listed(&view, "OTHER", None).is_empty());
+    }
 
     #[test]
     fn an_address_may_have_a_limit_of_its_own() {

@@ -174,6 +174,11 @@ impl Reading {
         }
         if wanted.offset < visible_end {
             self.read(&handle, wanted, visible_end, how, answer, look)?;
+        } else if !handle.is_leader() {
+            // Without the lease what is there may be read, but nothing will come: a consumer that has everything would wait here
+            // while others lead.
+            answer.leader = other_leader(view, &id, self.here);
+            return Err(ErrorCode::NotLeaderOrFollower.into());
         }
         look.led.push((handle, visible_end));
         Ok(())

@@ -2,7 +2,8 @@
 //!
 //! - 0: groups only. 1 and later: a kind of key. 4 and later: several keys, each with its own answer; below, one.
 //! - The first look for a group makes `__consumer_offsets`; the answer waits until its partitions are open.
-//! - Not ready yet is COORDINATOR_NOT_AVAILABLE, which clients try again.
+//! - Not ready yet is COORDINATOR_NOT_AVAILABLE, which clients try again; so is a coordinator that would be this broker, whose lease has
+//!   run out (B063).
 //! - Keys of transactions are answered with this broker, so that the client goes on to InitProducerId and reads there
 //!   why transactions are refused; any error here would be tried again for ever. Share groups (6) are not served:
 //!   INVALID_REQUEST, as where they are switched off.
@@ -55,6 +56,10 @@ async fn find(node: &Node, kind: i8, key: &str, listener: &str) -> Found {
         TRANSACTION => node.id,
         _ => return Err(ErrorCode::InvalidRequest),
     };
+    // It would answer NOT_COORDINATOR, and whoever asks here again would come back to it.
+    if kind == GROUP && node.without_lease() == Some(broker) {
+        return Err(ErrorCode::CoordinatorNotAvailable);
+    }
     let view: Arc<View> = node.view();
     let place = Node::endpoint(&view, broker, listener).ok_or(ErrorCode::CoordinatorNotAvailable)?;
     Ok((broker, place))

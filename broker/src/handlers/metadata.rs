@@ -8,7 +8,8 @@
 //!   placed yet are not, and a topic without any is answered LEADER_NOT_AVAILABLE.
 //! - A leader whose session is over is none: LEADER_NOT_AVAILABLE and -1, until another takes its place.
 //! - Brokers are told by the endpoint of the listener that the client connected to; fenced ones are left out.
-//! - A broker whose lease has run out says that what it led has no leader, before the others do (B088).
+//! - A broker whose lease has run out says that what it led has no leader, before the others do (B088). When they have noticed, it
+//!   leaves itself out, as Kafka's fenced brokers do: what it knows is old, and clients that keep to it would not find the new leaders.
 //! - The answer about all topics is encoded once for all who ask at the same revision.
 
 use std::sync::Arc;
@@ -64,7 +65,8 @@ fn handle(node: &Arc<Node>, call: Call) -> Handled {
         topics: request.include_topic_authorized_operations && version >= 8,
         cluster: request.include_cluster_authorized_operations && (8..=10).contains(&version),
     };
-    let writer = Writer { node: Arc::clone(node), call, operations, without_lease: node.without_lease() };
+    let (without_lease, left_out) = (node.without_lease(), node.left_out());
+    let writer = Writer { node: Arc::clone(node), call, operations, without_lease, left_out };
     let view = node.view();
     match asked {
         Asked::All => writer.all(&view).map(Answer::Now),
@@ -124,6 +126,8 @@ struct Writer {
     operations: Operations,
     /// This broker, if it must not be called a leader now.
     without_lease: Option<felix_protocol::ids::BrokerId>,
+    /// This broker, if clients had better ask another.
+    left_out: Option<felix_protocol::ids::BrokerId>,
 }
 
 impl Writer {
@@ -178,6 +182,7 @@ impl Writer {
             listener: Arc::clone(&self.call.client.listener),
             operations: self.operations,
             without_lease: self.without_lease.is_some(),
+            left_out: self.left_out.is_some(),
         };
         if let Some(body) = self.node.metadata.lock().get(&key) {
             return self.call.reply_shared(body);
@@ -196,15 +201,12 @@ impl Writer {
 
     fn response(&self, view: &View, topics: Vec<MetadataResponseTopic>) -> MetadataResponse {
         let listener = &self.call.client.listener;
-        let brokers = view.brokers().filter_map(|(id, _)| {
-            let place = Node::endpoint(view, id, listener)?;
-            Some(
-                MetadataResponseBroker::default()
-                    .with_node_id(BrokerId(id.0))
-                    .with_host(StrBytes::from_string(place.host))
-                    .with_port(i32::from(place.port))
-                    .with_rack(place.rack.map(StrBytes::from_string)),
-            )
+        let brokers = Node::listed(view, listener, self.left_out).into_iter().map(|(id, place)| {
+            MetadataResponseBroker::default()
+                .with_node_id(BrokerId(id.0))
+                .with_host(StrBytes::from_string(place.host))
+                .with_port(i32::from(place.port))
+                .with_rack(place.rack.map(StrBytes::from_string))
         });
         let controller = view.controller().map_or(-1, |id| id.0);
         let mut response = MetadataResponse::default()
@@ -271,6 +273,7 @@ struct CacheKey {
     listener: Arc<str>,
     operations: Operations,
     without_lease: bool,
+    left_out: bool,
 }
 
 /// The newest answers about all topics. A storm of clients that ask for everything costs one encoding, and one copy

@@ -21,6 +21,9 @@ const STOP: Duration = Duration::from_secs(30);
 /// The patience of connections and pages.
 const PATIENCE: Duration = Duration::from_secs(10);
 
+/// Where it listens for other brokers, in a namespace of its own.
+pub const INTERNAL_PORT: u16 = 9192;
+
 /// Addresses of a broker.
 #[derive(Debug, Clone, Copy)]
 pub struct Addresses {
@@ -61,7 +64,7 @@ impl Broker {
             broker.flag("internal-listener", &format!("{own}:0"));
         } else {
             // A namespace of its own: the port is free, and nobody else comes by there.
-            broker.flag("internal-listener", &format!("{own}:9192"));
+            broker.flag("internal-listener", &format!("{own}:{INTERNAL_PORT}"));
             broker.flag("internal-plaintext", "true");
         }
         broker

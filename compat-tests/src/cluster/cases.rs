@@ -2,13 +2,17 @@
 
 mod coordinators;
 mod cuts;
+mod faults;
 mod forming;
 mod identity;
+mod links;
 mod load;
 mod lost;
 mod moves;
+mod moves_in_trouble;
 mod network;
 mod operating;
+mod partitioned;
 mod reassigning;
 mod replicated;
 mod replicated_logs;
@@ -38,6 +42,10 @@ pub fn all() -> Vec<Case> {
         replicated::CASES,
         replicated_logs::CASES,
         replicated_storm::CASES,
+        partitioned::CASES,
+        moves_in_trouble::CASES,
+        links::CASES,
+        faults::CASES,
     ]
     .concat()
 }

@@ -30,6 +30,7 @@ pub struct Plan {
     etcd_on_disk: bool,
     ways_to_etcd: bool,
     ways_to_brokers: bool,
+    ways_between_brokers: bool,
     flags: Vec<(i32, String, String)>,
     settings: Vec<(String, String)>,
 }
@@ -48,6 +49,7 @@ impl Plan {
             etcd_on_disk: false,
             ways_to_etcd: false,
             ways_to_brokers: false,
+            ways_between_brokers: false,
             flags: Vec::new(),
             settings: Vec::new(),
         }
@@ -95,6 +97,12 @@ impl Plan {
         self
     }
 
+    /// Brokers reach each other through ways of ours, see `Cluster::way_between`. Not on loopback, where their ports are not known before.
+    pub fn ways_between_brokers(mut self) -> Self {
+        self.ways_between_brokers = true;
+        self
+    }
+
     /// A flag of one broker.
     pub fn flag_of(mut self, broker: i32, name: &str, value: &str) -> Self {
         self.flags.push((broker, name.to_owned(), value.to_owned()));
@@ -138,6 +146,7 @@ impl Plan {
             etcd,
             ways_to_etcd: BTreeMap::new(),
             ways_to_brokers: BTreeMap::new(),
+            ways_between: BTreeMap::new(),
             network,
             plan: self,
             folder,
@@ -153,6 +162,7 @@ pub struct Cluster {
     pub etcd: Vec<Member>,
     ways_to_etcd: BTreeMap<(i32, usize), Proxy>,
     ways_to_brokers: BTreeMap<i32, Proxy>,
+    ways_between: BTreeMap<i32, Proxy>,
     /// Who reaches whom.
     pub network: Network,
     plan: Plan,
@@ -231,6 +241,12 @@ impl Cluster {
             &self.plan.logs,
         );
         let mut broker = Broker::new(id, node, Addresses { clients, told, pages }, data.to_path_buf());
+        if self.plan.ways_between_brokers {
+            let listens = SocketAddrV4::new(host, super::broker::INTERNAL_PORT);
+            let way = Proxy::open(self.network.address(Place::Clients)?, listens)?;
+            broker.flag("internal-advertise", &way.address().to_string());
+            self.ways_between.insert(key, way);
+        }
         let mut endpoints = Vec::new();
         for (at, member) in self.etcd.iter().enumerate() {
             let mut address = member.address();
@@ -311,6 +327,11 @@ impl Cluster {
         self.ways_to_brokers.get(&broker).context("the plan does not say `ways_to_brokers`")
     }
 
+    /// The way by which the other brokers reach a broker: `There` is what they ask of it and ship to it, `Back` what it answers.
+    pub fn way_between(&self, to: i32) -> Result<&Proxy> {
+        self.ways_between.get(&to).context("the plan does not say `ways_between_brokers`")
+    }
+
     /// Which member of etcd leads, once one does.
     pub fn etcd_leader(&self) -> Result<usize> {
         wait::until("a leader of etcd", AGREE, || Ok(self.etcd.iter().position(Member::leads)))
@@ -325,6 +346,20 @@ impl Cluster {
             }
             if back {
                 self.network.cut(etcd, broker)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Cuts a broker off from every other one, so that nothing of the broker arrives there, or the other way round, or both.
+    pub fn cut_from_brokers(&mut self, broker: i32, there: bool, back: bool) -> Result<()> {
+        for other in self.ids().into_iter().filter(|other| *other != broker) {
+            let (one, other) = (Place::Broker(broker), Place::Broker(other));
+            if there {
+                self.network.cut(one, other)?;
+            }
+            if back {
+                self.network.cut(other, one)?;
             }
         }
         Ok(())

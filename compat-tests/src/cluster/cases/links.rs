@@ -1,0 +1,95 @@
+//! Links between brokers that are slow, or lose what goes in one direction.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+
+use super::partitioned::{ALL, OFFSETS, all_in_sync, goes_on};
+use crate::cluster::Case;
+use crate::cluster::load::Load;
+use crate::cluster::plan::{AGREE, Cluster};
+use crate::cluster::proxy::Direction;
+use crate::cluster::stage::{Loader, Stage, shown, timed};
+use crate::raw::expect::holds;
+use crate::wait;
+
+pub const CASES: &[Case] = &[Case {
+    name: "bad-links-between-brokers",
+    proves: "a follower whose link is slow leaves the set, and writers wait for it no longer; links that lose what is shipped, or what is answered, \
+             lose no record; each time the follower is in sync again by itself",
+    seconds: 150,
+    run: bad_links,
+}];
+
+/// Three partitions of which broker 3 leads none.
+fn third_follows() -> Vec<Vec<i32>> {
+    [[1, 2, 3], [2, 1, 3], [1, 3, 2]].map(|replicas| replicas.to_vec()).to_vec()
+}
+
+/// Waits until broker 3 is not in sync for any partition of `t`.
+fn wait_left_behind(cluster: &mut Cluster) -> Result<()> {
+    let mut last = Vec::new();
+    let waited = wait::until("broker 3 to be out of sync", AGREE, || {
+        last = cluster.described(1, "t")?;
+        Ok((!last.iter().any(|one| one.isr.contains(&3) || one.elr.contains(&3))).then_some(()))
+    });
+    waited.with_context(|| format!("{last:?}"))
+}
+
+/// Heals, and waits until broker 3 is back; how long that took.
+fn back_in_sync(cluster: &mut Cluster, load: &mut Load) -> Result<Duration> {
+    let ((), took) = timed(|| all_in_sync(cluster, &["t", OFFSETS]))?;
+    goes_on(load)?;
+    Ok(took)
+}
+
+fn bad_links(stage: &Stage) -> Result<String> {
+    let mut cluster = stage.plan().replicated().ways_between_brokers().start()?;
+    cluster.create_placed(1, "t", &third_follows())?;
+    let mut load = stage.load_existing(&cluster, Loader::Rdkafka, "t", 3)?;
+    all_in_sync(&mut cluster, &[OFFSETS])?;
+    let (mut stalls, mut returns) = (Vec::new(), Vec::new());
+    for _ in 0..stage.rounds(1, 5) {
+        // Slower than anybody waits for, and not so slow that the link is taken for dead.
+        let delay = Duration::from_millis(1_200);
+        load.measure()?;
+        for direction in [Direction::There, Direction::Back] {
+            cluster.way_between(3)?.delay(direction, delay);
+        }
+        wait_left_behind(&mut cluster)?;
+        goes_on(&mut load)?;
+        stalls.push(load.longest_stall()?);
+        load.measure()?;
+        load.progress(300)?;
+        let stall = load.longest_stall()?;
+        holds(&format!("nobody waits for it any more: {stall:?}"), stall < delay * 2)?;
+        stalls.push(stall);
+        for direction in [Direction::There, Direction::Back] {
+            cluster.way_between(3)?.delay(direction, Duration::ZERO);
+        }
+        returns.push(back_in_sync(&mut cluster, &mut load)?);
+    }
+    for _ in 0..stage.rounds(1, 5) {
+        for direction in [Direction::There, Direction::Back] {
+            cluster.way_between(3)?.lose(direction, true);
+            wait_left_behind(&mut cluster)?;
+            goes_on(&mut load)?;
+            cluster.way_between(3)?.lose(direction, false);
+            returns.push(back_in_sync(&mut cluster, &mut load)?);
+        }
+        // Connections that end while records are on their way.
+        for to in ALL {
+            cluster.way_between(to)?.end_all();
+            load.progress(20)?;
+        }
+        all_in_sync(&mut cluster, &["t", OFFSETS])?;
+    }
+    let sent = load.finish()?;
+    cluster.all_run()?;
+    let compared = stage.verify_copies(&mut cluster, 6)?;
+    Ok(format!(
+        "longest stalls, the slow link's and behind it, {}; in sync again {}; {sent} records; {compared}",
+        shown(&stalls),
+        shown(&returns)
+    ))
+}

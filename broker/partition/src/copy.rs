@@ -239,12 +239,13 @@ impl<D: Disk, C: Clock, W> Copy<D, C, W> {
 
     /// The tenure is over: whoever waits is told, and nothing is admitted any more.
     pub fn end_tenure(&mut self, ports: &mut impl Ports<Writer = W>) {
+        // The machine may have ended by itself.
+        self.drop_cursors(ports);
         let Some(leader) = &mut self.leader else { return };
         if leader.phase() == Phase::Ended {
             return;
         }
         let actions = leader.step(Event::Ended, self.clock.now());
-        self.drop_cursors(ports);
         self.published.set_stage(Stage::Closed);
         self.carry_out(actions, ports);
         ports.changed(self.id);
@@ -551,8 +552,12 @@ impl<D: Disk, C: Clock, W> Copy<D, C, W> {
         let Some(leader) = &mut self.leader else { return };
         let Some(event) = event(leader) else { return };
         let actions = leader.step(event, self.clock.now());
+        let is_over = leader.phase() == Phase::Ended;
         if !actions.is_empty() {
             self.carry_out(actions, ports);
+        }
+        if is_over {
+            self.drop_cursors(ports);
         }
     }
 }

@@ -156,6 +156,12 @@ impl<D: Disk, C: Clock, W> Copy<D, C, W> {
 
     fn step_cursor(&mut self, broker: BrokerId, event: Event, ports: &mut impl Ports<Writer = W>) {
         let now = self.clock.now();
+        // However a tenure ended: its cursors would speak at the generation that this copy accepts by then, and be taken for those of
+        // whoever leads at it.
+        if !self.leads() {
+            self.drop_cursors(ports);
+            return;
+        }
         let Some(cursor) = self.cursors.cursors.get_mut(&broker) else { return };
         for action in cursor.step(event, now) {
             self.carry_out_cursor(broker, action, ports);

@@ -215,6 +215,27 @@ fn an_old_leaders_tail_is_cut_and_it_follows_the_new_one() {
 }
 
 #[test]
+fn a_leader_that_read_of_its_end_never_speaks_for_the_next_one() {
+    let (mut one, mut two) = (Side::that_needs(1, 2), Side::that_needs(2, 2));
+    one.lead(1, 2);
+    one.write(3);
+    carry(&mut one, &mut two);
+    // It reads that somebody else leads before anybody tells it to stop.
+    let newer = KeyState { generation: generation(2), ..key(9, Last::Never) };
+    one.copy.key_read(generation(1), Some(newer), &mut one.world.ports);
+    assert!(!one.copy.leads());
+    two.lead(2, 1);
+    two.write(2);
+    carry(&mut two, &mut one);
+    assert_eq!(one.copy.standing().accepted, generation(2));
+    // A follower of its own tenure comes back. A header now would be one of generation 2, which begins elsewhere.
+    one.reconnect(2);
+    one.wait(Duration::from_secs(2));
+    assert!(one.world.ports.shipments.is_empty(), "{:?}", one.world.ports.shipments);
+    assert_eq!(one.copy.followers().count(), 0);
+}
+
+#[test]
 fn a_follower_that_starts_again_goes_on_where_it_was() {
     let (mut one, mut two) = (Side::new(1), Side::new(2));
     one.lead(1, 2);

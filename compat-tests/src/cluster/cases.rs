@@ -5,6 +5,7 @@ mod cuts;
 mod faults;
 mod forming;
 mod identity;
+mod leader_cut;
 mod links;
 mod load;
 mod lost;
@@ -43,6 +44,7 @@ pub fn all() -> Vec<Case> {
         replicated_logs::CASES,
         replicated_storm::CASES,
         partitioned::CASES,
+        leader_cut::CASES,
         moves_in_trouble::CASES,
         links::CASES,
         faults::CASES,

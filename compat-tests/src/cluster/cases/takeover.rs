@@ -165,7 +165,7 @@ fn producer_after_failover(stage: &Stage) -> Result<String> {
     let (producer, epoch) = cluster.broker(2)?.connect()?.producer_id()?;
     let of = |value: &str, sequence| Batch::of(&[value], time()).by_producer(producer, epoch, sequence);
     let mut values: Vec<String> = Vec::new();
-    let mut took = Vec::new();
+    let (mut took, mut went_on) = (Vec::new(), Vec::new());
     for _ in 0..stage.rounds(3, 30) {
         let leader = cluster.partitions(1, "t")?[0].leader;
         cluster.wait_serves(leader, "t", &[0])?;
@@ -184,6 +184,7 @@ fn producer_after_failover(stage: &Stage) -> Result<String> {
         equal("the first once more", until_answered(&mut cluster, &taken)?, (code::NONE, first.base_offset))?;
         took.push(began.elapsed());
         let (error, offset) = until_answered(&mut cluster, &on_its_way)?;
+        went_on.push(began.elapsed());
         equal("what was on its way", (error, offset), (code::NONE, first.base_offset + 1))?;
         values.push(format!("on its way {sequence}"));
         let (error, _) = until_answered(&mut cluster, &of("a gap", sequence + 7))?;
@@ -198,5 +199,9 @@ fn producer_after_failover(stage: &Stage) -> Result<String> {
     equal("everything once, in order", found, values)?;
     cluster.all_run()?;
     let compared = stage.verify_copies(&mut cluster, 1)?;
-    Ok(format!("answered by the next leader: {}; {compared}", shown(&took)))
+    Ok(format!(
+        "what was taken is answered again by the next leader: {}; what was on its way: {}; {compared}",
+        shown(&took),
+        shown(&went_on)
+    ))
 }

@@ -220,10 +220,16 @@ impl Journal {
                 stored.iter().map(|(offset, _, value)| (*offset, value)).collect();
             for ((_, offset), value) in self.acknowledged.range((number, 0)..=(number, i64::MAX)) {
                 let there = found.get(offset);
+                let start = |value: &str| value.chars().take(40).collect::<String>();
                 ensure!(
                     there == Some(&value),
-                    "{value} was acknowledged at {}/{number}/{offset}: there is {there:?}",
-                    self.topic
+                    "{} was acknowledged at {}/{number}/{offset}: there is {:?}, and the end is {:?}, led by {} at {}",
+                    start(value),
+                    self.topic,
+                    there.map(|there| start(there)),
+                    found.last_key_value().map(|(last, _)| last + 1),
+                    partition.leader,
+                    partition.epoch
                 );
             }
         }

@@ -268,7 +268,9 @@ fn cut_short(stage: &Stage) -> Result<String> {
         cluster.broker(follower)?.spawn()?;
         cluster.broker(leader)?.kill();
         let began = Instant::now();
-        cluster.wait_leader(whole, "t", 0, Some(leader))?;
+        let (now, _) = cluster.wait_leader(whole, "t", 0, Some(leader))?;
+        // The newest record is shown when the one that was cut short has it again.
+        cluster.wait_serves(now, "t", &[0])?;
         journal.check_as_seen_by(&mut cluster, whole)?;
         cluster.broker(leader)?.start()?;
         cluster.broker(follower)?.wait_ready()?;
@@ -381,6 +383,7 @@ fn away_while_changed(stage: &Stage) -> Result<String> {
     })?;
     cluster.broker(leader)?.kill();
     let (now, _) = cluster.wait_leader(away, "trimmed", 0, Some(leader))?;
+    cluster.wait_serves(now, "trimmed", &[0])?;
     let mut to = served(&mut cluster, now)?;
     equal("where the log begins", to.offset_at("trimmed", 0, -2)?.offset, 50)?;
     let got = to.fetch(&Fetch::now(vec![Want::of("trimmed", 50)]))?;
@@ -393,6 +396,7 @@ fn away_while_changed(stage: &Stage) -> Result<String> {
     let below = to.fetch(&Fetch::now(vec![Want::of("trimmed", 49)]))?;
     equal("below it", below.only()?.error, code::OFFSET_OUT_OF_RANGE)?;
     let (now, _) = cluster.wait_leader(away, "again", 0, Some(leader))?;
+    cluster.wait_serves(now, "again", &[0])?;
     let all = stored(&mut served(&mut cluster, now)?, "again", 0)?;
     equal("records of the new topic", all.len(), 5)?;
     journal.check_as_seen_by(&mut cluster, away)?;

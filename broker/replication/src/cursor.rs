@@ -186,6 +186,12 @@ impl<R: Rules> Cursor<R> {
                     self.rest(now);
                 }
             }
+            // At once would be as often as the wire allows, with a peer that knows less than this broker.
+            Event::Unanswered if self.connected => {
+                self.give_slot_back(false, &mut actions);
+                self.rest(now);
+            }
+            Event::Unanswered => {}
             Event::Answer { frame, log, generation, end, said } => {
                 self.answer(frame, log, generation, end, said, now, &mut actions);
             }

@@ -1,9 +1,9 @@
 //! Lanes to other brokers: what leaders here ship to one peer, all partitions together.
 //!
 //! Cursors ask for one read at a time each, so a queue in the order of asking is fair between partitions. What is asked for is
-//! read here, not on the thread that owns the log: from memory mostly, and where it must come from the disk, that thread of the
-//! network is left to it alone. Small parts of many partitions share a request. A peer that takes nothing stops its own queue:
-//! nothing is read that there is no room for. What is throttled is held back before it is read (`throttle`), so that it takes
+//! read here, not on the thread that owns the log. There are two queues a peer: what is in memory goes at once, small parts of many
+//! partitions sharing a request; what must come from the disk, for followers that are far behind, is read beside that
+//! ([`bulk`]). A peer that takes nothing stops its own queues. What is throttled is held back before it is read (`throttle`), so that it takes
 //! neither memory nor a place in front of what is not.
 
 use std::collections::{BTreeMap, VecDeque};
@@ -22,17 +22,21 @@ use felix_replication::cursor::{Event, FrameId, IDLE};
 use felix_storage::disk::os::OsDisk;
 use felix_storage::{LogReader, Read};
 use parking_lot::Mutex;
-use tokio::sync::mpsc;
+use tokio::sync::{OwnedSemaphorePermit, mpsc};
 
 use crate::partitions::lane::{LaneSender, Message};
 use crate::partitions::throttle::Gate;
 use crate::peers::{Figures, Link, Peers, Room, Unanswered, Up};
 use crate::tasks;
 
+mod bulk;
+
 /// Record bytes of one request, unless a single part has more.
 const REQUEST_BYTES: usize = 1 << 20;
 /// What a word to begin anew takes, generously.
 const RESTART_BYTES: usize = 256;
+/// What a part takes beside its records, generously.
+const PART_BYTES: usize = 128;
 /// Parts of one request.
 const MOST_PARTS: usize = 512;
 /// The bytes of a frame that says only how far the log is.
@@ -47,8 +51,20 @@ pub(crate) struct Wanted {
     pub(crate) lane: LaneSender,
 }
 
-/// Whose it is: it lasts as long as the link.
-type Queue = (Weak<Link>, mpsc::UnboundedSender<Wanted>);
+impl Wanted {
+    /// Whether it must be read from the disk.
+    fn is_far_behind(&self) -> bool {
+        self.shipment.most.is_some() && !self.reader.in_memory(self.shipment.part.from)
+    }
+}
+
+/// A peer's queues.
+struct Queue {
+    /// Whose it is: it lasts as long as the link.
+    link: Weak<Link>,
+    tail: mpsc::UnboundedSender<Wanted>,
+    bulk: mpsc::UnboundedSender<Wanted>,
+}
 
 /// The queues, one a peer. Bounded by the cursors: each has at most one read under way, and few frames besides.
 pub(crate) struct Ships {
@@ -69,8 +85,8 @@ impl Ships {
 
     /// Queues something. Without a connection it is dropped: the cursor hears of the connection's end by itself.
     pub(crate) fn ship(&self, to: BrokerId, wanted: Wanted) {
-        if let Some((_, queue)) = self.queues.lock().get(&to) {
-            let _ = queue.send(wanted);
+        if let Some(queue) = self.queues.lock().get(&to) {
+            let _ = if wanted.is_far_behind() { queue.bulk.send(wanted) } else { queue.tail.send(wanted) };
         }
     }
 
@@ -89,14 +105,16 @@ impl Ships {
             for link in peers.links() {
                 let mut queues = self.queues.lock();
                 let weak = Arc::downgrade(&link);
-                if queues.get(&link.peer()).is_some_and(|(known, _)| known.ptr_eq(&weak)) {
+                if queues.get(&link.peer()).is_some_and(|known| known.link.ptr_eq(&weak)) {
                     continue;
                 }
-                let (queue, wanted) = mpsc::unbounded_channel();
-                queues.insert(link.peer(), (weak, queue));
+                let (tail, wanted) = mpsc::unbounded_channel();
+                let (bulk, far_behind) = mpsc::unbounded_channel();
+                queues.insert(link.peer(), Queue { link: weak, tail, bulk });
                 drop(queues);
                 let toll = Toll { gate: Arc::clone(&self.gate), figures: peers.figures().clone() };
-                tasks::spawn("shipping to a broker", run(link, wanted, lanes.clone(), toll));
+                let run = run(link, wanted, far_behind, lanes.clone(), toll);
+                tasks::spawn("shipping to a broker", run);
             }
             if linked.changed().await.is_err() {
                 return;
@@ -106,6 +124,7 @@ impl Ships {
 }
 
 /// What bytes for a follower pass: whether they may go, and where they are counted.
+#[derive(Clone)]
 struct Toll {
     gate: Arc<Gate>,
     figures: Figures,
@@ -114,7 +133,8 @@ struct Toll {
 /// Serves one peer until its link is gone.
 async fn run(
     link: Arc<Link>,
-    mut queue: mpsc::UnboundedReceiver<Wanted>,
+    mut tail: mpsc::UnboundedReceiver<Wanted>,
+    mut far_behind: mpsc::UnboundedReceiver<Wanted>,
     lanes: Vec<LaneSender>,
     toll: Toll,
 ) {
@@ -125,12 +145,14 @@ async fn run(
     loop {
         let now = *up.borrow_and_update();
         // What was asked for on an earlier connection is asked for anew.
-        while queue.try_recv().is_ok() {}
+        while tail.try_recv().is_ok() {}
+        while far_behind.try_recv().is_ok() {}
         tell_lanes(peer, &lanes, std::mem::replace(&mut before, now), now);
         let is_over = match (now, weak.upgrade()) {
             (Some(now), Some(link)) => tokio::select! {
                 changed = up.changed() => changed.is_err(),
-                () = ship_all(&link, now, &mut queue, &toll) => true,
+                () = ship_all(&link, now, &mut tail, &toll) => true,
+                () = bulk::ship(&link, now, &mut far_behind, &toll) => true,
             },
             (None, Some(link)) => {
                 drop(link);
@@ -155,7 +177,7 @@ fn tell_lanes(broker: BrokerId, lanes: &[LaneSender], before: Option<Up>, up: Op
     }
 }
 
-/// Ships what is asked for on this connection.
+/// Ships what is asked for, and in memory, on this connection.
 async fn ship_all(link: &Arc<Link>, up: Up, queue: &mut mpsc::UnboundedReceiver<Wanted>, toll: &Toll) {
     let mut put_off = None;
     let mut held = Held::new(link.peer(), Arc::clone(&toll.gate));
@@ -194,15 +216,23 @@ async fn ship_all(link: &Arc<Link>, up: Up, queue: &mut mpsc::UnboundedReceiver<
                 request.take(link.peer(), next, toll);
             }
         }
-        let bytes = request.bytes + request.parts.len() * 128;
         // The connection's end drops this, and with it what was read.
-        let Some(room) = link.room(bytes).await else { return };
-        let Request { parts, waiting, bytes } = request;
-        if !parts.is_empty() {
-            let count = parts.len();
-            toll.figures.shipped(link.peer(), bytes);
-            post(link, up, &PeerMessage::Ship(Ship { parts }), room, waiting, count);
-        }
+        let Some(room) = link.room(request.size()).await else { return };
+        send(link, up, request, room, &toll.figures);
+    }
+}
+
+/// Sends what was put together, and tells the cursors, which ask for more then: so what is asked for later is sent later, by whichever
+/// queue.
+fn send(link: &Arc<Link>, up: Up, request: Request, room: Room, figures: &Figures) {
+    let Request { parts, waiting, bytes, sent } = request;
+    if !parts.is_empty() {
+        let count = parts.len();
+        figures.shipped(link.peer(), bytes);
+        post(link, up, &PeerMessage::Ship(Ship { parts }), room, waiting, count);
+    }
+    for (lane, message) in sent {
+        lane.send(message);
     }
 }
 
@@ -328,19 +358,30 @@ struct Request {
     parts: Vec<Part>,
     bytes: usize,
     waiting: Waiting,
+    /// What cursors are to be told once it is sent.
+    sent: Vec<(LaneSender, Message)>,
 }
 
 /// Whose answers are waited for; those of one partition come in order.
 #[derive(Default)]
-struct Waiting(BTreeMap<PartitionId, VecDeque<(LaneSender, Part, FrameId)>>);
+struct Waiting {
+    parts: BTreeMap<PartitionId, VecDeque<(LaneSender, Part, FrameId)>>,
+    /// Held until all are there.
+    slot: Option<OwnedSemaphorePermit>,
+}
 
 impl Request {
+    fn size(&self) -> usize {
+        self.bytes + self.parts.len() * PART_BYTES
+    }
+
     fn take(&mut self, peer: BrokerId, wanted: Wanted, toll: &Toll) {
         let Wanted { shipment: Shipment { frame, mut part, most, .. }, reader, lane } = wanted;
         let (partition, generation) = (part.partition, part.generation);
-        let tell = |event| lane.send(Message::Shipped { partition, generation, broker: peer, event });
+        let told = |event| Message::Shipped { partition, generation, broker: peer, event };
         if most == Some(NOTHING) {
-            tell(Event::Sent { frame, next: part.next, bytes: 0 });
+            let event = Event::Sent { frame, next: part.next, bytes: 0 };
+            self.sent.push((lane.clone(), told(event)));
         } else if let Some(most) = most {
             // The log start may lie inside the batch that comes first.
             let read = || reader.read(part.from.max(part.log_start), most, part.log_end, true);
@@ -350,20 +391,21 @@ impl Request {
             match read {
                 Ok(read) if part.from < part.log_start && begins_at(&read) != Some(part.from) => {
                     // The log begins later by now than where this follower is.
-                    tell(Event::Unreadable(frame));
+                    lane.send(told(Event::Unreadable(frame)));
                     return;
                 }
                 Ok(read) => {
                     // Where nothing is left up to the end, compaction took it out.
                     part.next = if read.slices.is_empty() { part.log_end } else { read.next };
                     part.records = read.slices;
-                    tell(Event::Sent { frame, next: part.next, bytes: read.bytes });
+                    let event = Event::Sent { frame, next: part.next, bytes: read.bytes };
+                    self.sent.push((lane.clone(), told(event)));
                     toll.gate.shipped(&partition, peer, read.bytes);
                     self.bytes += read.bytes;
                 }
                 Err(error) => {
                     tracing::debug!(%partition, from = part.from, %error, "what a follower lacks cannot be read");
-                    tell(Event::Unreadable(frame));
+                    lane.send(told(Event::Unreadable(frame)));
                     return;
                 }
             }
@@ -381,12 +423,12 @@ fn begins_at(read: &Read) -> Option<Offset> {
 
 impl Waiting {
     fn put(&mut self, lane: LaneSender, part: Part, frame: FrameId) {
-        self.0.entry(part.partition).or_default().push_back((lane, part, frame));
+        self.parts.entry(part.partition).or_default().push_back((lane, part, frame));
     }
 
     /// Hands an answer on; whether it was waited for.
     fn answered(&mut self, peer: BrokerId, answer: &Answer) -> bool {
-        let Some(queue) = self.0.get_mut(&answer.partition) else { return false };
+        let Some(queue) = self.parts.get_mut(&answer.partition) else { return false };
         let Some((lane, part, frame)) = queue.pop_front() else { return false };
         let Answer { generation, log, end, said, .. } = *answer;
         let event = Event::Answer { frame, log, generation, end, said };
@@ -400,7 +442,7 @@ impl Waiting {
     }
 
     fn given_up(&mut self, peer: BrokerId) {
-        for (partition, queue) in std::mem::take(&mut self.0) {
+        for (partition, queue) in std::mem::take(&mut self.parts) {
             for (lane, part, _) in queue.into_iter().take(1) {
                 let generation = part.generation;
                 lane.send(Message::ShipAnew { partition, generation, broker: peer });
@@ -411,3 +453,6 @@ impl Waiting {
 
 /// Whether there is a connection to a peer, as lanes know it.
 pub(crate) type Connections = BTreeMap<BrokerId, Up>;
+
+#[cfg(test)]
+mod tests;

@@ -193,6 +193,22 @@ impl Link {
     }
 }
 
+#[cfg(test)]
+impl Link {
+    /// One that leads to nobody, and what is sent on it. Requests are numbered from two on.
+    pub(crate) fn to_nobody(peer: BrokerId) -> (Arc<Link>, Up, mpsc::UnboundedReceiver<Vec<Bytes>>) {
+        let link = Arc::new(Link::new(peer, SystemClock::start(), 1));
+        let sent = link.begin(SessionId(7));
+        let up = (*link.up().borrow()).unwrap_or(Up { number: 1, session: SessionId(7) });
+        (link, up, sent)
+    }
+
+    /// Nobody refuses a request.
+    pub(crate) fn refuse(&self, correlation: u64) {
+        self.received(correlation, Received::Unknown(999), &mut |_, _| {});
+    }
+}
+
 /// What a request is called in metrics.
 pub fn name(message: &Message) -> &'static str {
     match message {

@@ -60,6 +60,8 @@ pub enum Event {
     },
     /// The range could not be read: the log begins later by now, or the read failed.
     Unreadable(FrameId),
+    /// What is on its way has no answer on this connection: it took too long, or the peer does not know what was asked.
+    Unanswered,
     /// The follower answered.
     Answer {
         /// To which frame.

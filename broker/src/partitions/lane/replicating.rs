@@ -193,10 +193,7 @@ impl State {
             // The connection's end did that, or will.
             return;
         }
-        self.work(&partition, |copy, ports| {
-            copy.shipped(broker, generation, Event::Disconnected, ports);
-            copy.shipped(broker, generation, Event::Connected, ports);
-        });
+        self.work(&partition, |copy, ports| copy.shipped(broker, generation, Event::Unanswered, ports));
     }
 
     /// Has a leader ship to whom its key names.

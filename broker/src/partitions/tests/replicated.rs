@@ -2,6 +2,7 @@
 
 use felix_cluster::view::View;
 use felix_control::store::memory::Server;
+use felix_protocol::time::Clock as _;
 
 use super::following::LONG;
 use super::leased::Member;
@@ -13,8 +14,12 @@ fn members(server: &Server, ids: &[i32]) -> Vec<Member> {
 
 /// A topic with one partition, whose copies are on those brokers; the first of them leads.
 fn topic_on(by: &Member, replicas: &[i32]) -> PartitionId {
+    topic_named("t", by, replicas)
+}
+
+fn topic_named(name: &str, by: &Member, replicas: &[i32]) -> PartitionId {
     let new = felix_cluster::topics::NewTopic {
-        name: "t".to_owned(),
+        name: name.to_owned(),
         partitions: 1,
         replication_factor: i16::try_from(replicas.len()).unwrap(),
         assignments: Some([(0, replicas.iter().copied().map(BrokerId).collect())].into()),
@@ -128,6 +133,62 @@ fn a_replica_that_is_added_begins_where_the_log_does_and_completes_the_move() {
     let whole = stored(one, &partition);
     two.eventually(|| (stored(two, &partition) == whole[whole.len() / 4..]).then_some(()));
     drop(handle);
+    for member in members {
+        member.stop();
+    }
+}
+
+/// One partition's copy is made from nothing, mostly from the leader's disk, while another one is written to with acks=all: both are
+/// shipped over one connection. How long things took is printed; on a machine that does other work it says little.
+#[test]
+fn a_partition_that_is_far_behind_and_one_that_is_not_share_a_connection() {
+    let server = Server::new();
+    let members = members(&server, &[1, 2]);
+    let (one, two) = (&members[0], &members[1]);
+    let (large, live) = (topic_named("large", one, &[1]), topic_named("live", one, &[1, 2]));
+    let handle = one.led(large, one.agent.session());
+    let clock = SystemClock::start();
+    let mut builder = BatchBuilder::new();
+    builder.push(clock.wall().0, None, Some(&vec![7; 512 << 10]));
+    let half_a_mebibyte = builder.build().unwrap();
+    // More than is kept in memory.
+    let batches = 80;
+    for _ in 0..batches {
+        assert!(one.broker.append(&handle, append(half_a_mebibyte.clone(), Acks::Leader)).is_ok());
+    }
+    let live_handle = one.led(live, one.agent.session());
+    let timed = || {
+        let from = clock.now();
+        handle_append(one, &live_handle).then(|| clock.now().since(from))
+    };
+    until(one, || timed().is_some() && eligible(&one.agent.view(), &live) == 1);
+    let alone: Vec<Duration> = (0..60).filter_map(|_| timed()).collect();
+    let from = clock.now();
+    let target = Some(vec![BrokerId(1), BrokerId(2)]);
+    let moved = one.agent.alter_reassignments(vec![(large, target)], true);
+    assert!(one.broker.runtime.block_on(moved)[0].is_ok());
+    let mut beside = Vec::new();
+    until(one, || {
+        beside.extend(timed());
+        eligible(&one.agent.view(), &large) == 1
+    });
+    let took = clock.now().since(from);
+    let from = clock.now();
+    let whole = stored(one, &large);
+    let read = clock.now().since(from);
+    two.eventually(|| (stored(two, &large) == whole).then_some(()));
+    until(one, || timed().is_some() && eligible(&one.agent.view(), &live) == 1);
+    let figures = |mut times: Vec<Duration>| {
+        times.sort_unstable();
+        (times.len(), times.get(times.len() / 2).copied(), times.last().copied())
+    };
+    println!(
+        "{} MiB caught up in {took:?}, read in {read:?}; appends (count, median, longest) alone {:?}, beside it {:?}",
+        whole.len() >> 20,
+        figures(alone),
+        figures(beside)
+    );
+    drop((handle, live_handle));
     for member in members {
         member.stop();
     }

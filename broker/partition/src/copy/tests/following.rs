@@ -178,6 +178,21 @@ fn what_a_leader_writes_stands_in_its_followers_log_and_so_does_its_mark() {
     assert_eq!((two.copy.row().mark, two.copy.row().mark_generation), (9, generation(1)));
 }
 
+/// The leader's disk and the follower's way work at the same time; an acknowledgement needs both.
+#[test]
+fn what_is_written_is_shipped_before_the_leaders_own_flush() {
+    let (mut one, mut two) = (Side::that_needs(1, 2), Side::new(2));
+    one.lead(1, 2);
+    carry(&mut one, &mut two);
+    one.world.append(&mut one.copy, "writer", append(batch(2), Acks::Leader));
+    assert_eq!(one.copy.log.durable(), 0, "no flush was even asked for yet");
+    let (to, shipment) = one.world.ports.shipments.pop().unwrap();
+    assert_eq!((to, shipment.part.from, shipment.part.log_end), (BrokerId(2), 0, 2));
+    assert!(shipment.most.is_some() && one.world.answers().is_empty());
+    one.world.flush(&mut one.copy);
+    assert_eq!(one.world.answers().len(), 1);
+}
+
 #[test]
 fn an_old_leaders_tail_is_cut_and_it_follows_the_new_one() {
     let (mut one, mut two) = (Side::that_needs(1, 2), Side::that_needs(2, 2));

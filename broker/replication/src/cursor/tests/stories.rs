@@ -42,6 +42,7 @@ fn event(words: &[&str]) -> Event {
     let number = |at: usize| words[at].parse::<i64>().unwrap();
     match words[0] {
         "connected" => Event::Connected,
+        "unanswered" => Event::Unanswered,
         "disconnected" => Event::Disconnected,
         "log" => Event::Log(facts(number(2), number(4))),
         "sent" => Event::Sent {

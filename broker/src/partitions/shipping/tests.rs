@@ -1,0 +1,153 @@
+//! What goes to a peer, and in which order.
+
+use std::path::Path;
+
+use felix_protocol::batch::BatchBuilder;
+use felix_protocol::ids::{Generation, TopicId, Uuid};
+use felix_protocol::time::WallTime;
+use felix_storage::{DataDir, Limits, Log, LogConfig};
+use tempfile::TempDir;
+
+use super::*;
+use crate::clock::SystemClock;
+use crate::metrics::Metrics;
+
+const NOW: WallTime = WallTime(1_000);
+
+fn partition(index: i32) -> PartitionId {
+    PartitionId { topic: TopicId(Uuid::from_u128(5)), index }
+}
+
+fn generation() -> Generation {
+    Generation::new(1).unwrap()
+}
+
+/// A log of three batches of 20 KiB each.
+fn log(dir: &Path, tail_bytes: usize, index: i32) -> Log<OsDisk> {
+    let limits = Limits { tail_bytes, ..Limits::default() };
+    let dir = DataDir::open(OsDisk, dir, limits).unwrap();
+    let mut log = Log::create(&dir, partition(index), LogConfig::default(), 0, NOW).unwrap();
+    for _ in 0..3 {
+        let mut builder = BatchBuilder::new();
+        builder.push(NOW.0, None, Some(&[7; 20 << 10]));
+        log.append(&builder.build().unwrap(), generation(), NOW).unwrap();
+    }
+    log
+}
+
+fn wanted(log: &Log<OsDisk>, frame: u64, from: Offset, most: Option<usize>, lane: &LaneSender) -> Wanted {
+    let part = Part {
+        partition: log.partition(),
+        key_revision: 1,
+        generation: generation(),
+        log: None,
+        header: None,
+        mark: 0,
+        log_start: log.start(),
+        log_end: log.end(),
+        from,
+        next: from,
+        before: None,
+        records: Vec::new(),
+    };
+    let shipment = Shipment { frame: FrameId(frame), part, most, restart: None, is_member: false };
+    Wanted { shipment, reader: log.reader(), lane: lane.clone() }
+}
+
+fn toll() -> Toll {
+    let gate = Arc::new(Gate::new(BrokerId(1), SystemClock::start()));
+    Toll { gate, figures: Figures::of(&Metrics::new().unwrap()) }
+}
+
+/// Sizes of all that is sent within a moment.
+async fn sent(outgoing: &mut mpsc::UnboundedReceiver<Vec<bytes::Bytes>>, count: usize) -> Vec<usize> {
+    let mut sizes = Vec::new();
+    while sizes.len() < count {
+        let pieces = tokio::time::timeout(Duration::from_secs(60), outgoing.recv()).await;
+        sizes.push(pieces.unwrap().unwrap().iter().map(bytes::Bytes::len).sum());
+    }
+    sizes
+}
+
+/// Waits until a lane was told so many things; no more come.
+async fn told(lane: &LaneSender, count: usize) {
+    let all = async {
+        while lane.queued() < count {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(60), all).await.unwrap();
+    assert_eq!(lane.queued(), count);
+}
+
+/// Far behind, many partitions ask for what must be read from the disk of the leader, and the peer's disk has no answer: what is in
+/// memory goes at once, and what waits for the disk goes on when there are answers.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn whoever_is_far_behind_holds_nobody_up() {
+    let (cold, warm) = (TempDir::new().unwrap(), TempDir::new().unwrap());
+    let (behind, live) = (log(cold.path(), 0, 1), log(warm.path(), 1 << 20, 2));
+    let toll = toll();
+    let (link, up, mut outgoing) = Link::to_nobody(BrokerId(2));
+    let (tail, mut at_tail) = mpsc::unbounded_channel();
+    let (far, mut far_behind) = mpsc::unbounded_channel();
+    let lane = LaneSender::unserved();
+    let shipping = {
+        let (link, toll) = (Arc::clone(&link), toll.clone());
+        tasks::spawn("shipping", async move {
+            tokio::select! {
+                () = ship_all(&link, up, &mut at_tail, &toll) => {}
+                () = bulk::ship(&link, up, &mut far_behind, &toll) => {}
+            }
+        })
+    };
+    let total = 3 * bulk::MOST as u64;
+    for frame in 0..total {
+        let wanted = wanted(&behind, frame, 0, Some(30 << 10), &lane);
+        assert!(wanted.is_far_behind());
+        far.send(wanted).unwrap();
+    }
+    let sizes = sent(&mut outgoing, bulk::MOST).await;
+    assert!(sizes.iter().all(|size| *size > 20 << 10), "{sizes:?}");
+    for frame in 0..5 {
+        let wanted = wanted(&live, frame, 2, Some(30 << 10), &lane);
+        assert!(!wanted.is_far_behind());
+        tail.send(wanted).unwrap();
+        // Nothing of what is far behind comes in front of it: all its places are taken.
+        let sizes = sent(&mut outgoing, 1).await;
+        assert!(sizes[0] > 20 << 10 && sizes[0] < 22 << 10, "{sizes:?}");
+    }
+    // The cursors of what was sent are told, and may go on.
+    told(&lane, bulk::MOST + 5).await;
+    // Each answer makes room for one more, of whatever partition.
+    for answered in 2..2 + 2 * bulk::MOST as u64 {
+        link.refuse(answered + if answered < 2 + bulk::MOST as u64 { 0 } else { 5 });
+        assert!(sent(&mut outgoing, 1).await[0] > 20 << 10);
+    }
+    assert!(outgoing.try_recv().is_err());
+    drop((tail, far));
+    shipping.await.unwrap().unwrap();
+}
+
+/// What cannot be read is said, and nothing is sent for it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_damaged_on_the_leaders_disk_is_not_shipped() {
+    let folder = TempDir::new().unwrap();
+    let behind = log(folder.path(), 0, 1);
+    let path = behind.reader().folder().join("00000000000000000000.log");
+    let mut bytes = std::fs::read(&path).unwrap();
+    let last = bytes.len() - 1;
+    bytes[last] ^= 1;
+    std::fs::write(&path, bytes).unwrap();
+    let toll = toll();
+    let (link, up, mut outgoing) = Link::to_nobody(BrokerId(2));
+    let (far, mut far_behind) = mpsc::unbounded_channel();
+    let lane = LaneSender::unserved();
+    far.send(wanted(&behind, 0, 2, Some(1 << 20), &lane)).unwrap();
+    far.send(wanted(&behind, 1, 0, Some(1 << 20), &lane)).unwrap();
+    drop(far);
+    bulk::ship(&link, up, &mut far_behind, &toll).await;
+    let sizes = sent(&mut outgoing, 1).await;
+    assert!(sizes[0] > 40 << 10 && sizes[0] < 42 << 10, "what stands before the damage: {sizes:?}");
+    assert!(outgoing.try_recv().is_err());
+    told(&lane, 2).await;
+}

@@ -35,6 +35,10 @@ fn eligible(view: &View, partition: &PartitionId) -> usize {
 
 /// The copy's log as it lies on the disk, if the copy is there.
 fn stored(member: &Member, partition: &PartitionId) -> Vec<u8> {
+    logs(member, partition).iter().map(|log| std::fs::read(log).unwrap()).collect::<Vec<_>>().concat()
+}
+
+fn logs(member: &Member, partition: &PartitionId) -> Vec<std::path::PathBuf> {
     let folder = member.broker.partitions.opener.dir.folder(partition);
     let mut logs: Vec<_> = std::fs::read_dir(folder)
         .into_iter()
@@ -43,7 +47,7 @@ fn stored(member: &Member, partition: &PartitionId) -> Vec<u8> {
         .filter(|path| path.extension().is_some_and(|ending| ending == "log"))
         .collect();
     logs.sort();
-    logs.iter().flat_map(|log| std::fs::read(log).unwrap()).collect()
+    logs
 }
 
 #[test]

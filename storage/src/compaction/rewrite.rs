@@ -55,6 +55,8 @@ pub struct Round<'m, D: Disk> {
     buffer_bytes: usize,
     groups: VecDeque<std::ops::Range<usize>>,
     transactions: Transactions,
+    /// Whether the transactions were told of any segment yet.
+    told: bool,
     /// Batches of aborted transactions went.
     aborted_went: bool,
     summary: Summary,
@@ -98,7 +100,17 @@ impl<D: Disk> Compaction<D> {
         (summary.keys, summary.map_bytes) = (map.len(), map.memory());
         let groups = self.groups(summary.end).into();
         let transactions = Transactions::default();
-        Ok(Round { plan: self, map, now, buffer_bytes, groups, transactions, aborted_went: false, summary })
+        Ok(Round {
+            plan: self,
+            map,
+            now,
+            buffer_bytes,
+            groups,
+            transactions,
+            told: false,
+            aborted_went: false,
+            summary,
+        })
     }
 
     /// Returns the first offset whose key did not fit.
@@ -110,7 +122,7 @@ impl<D: Disk> Compaction<D> {
     ) -> Result<Option<Offset>, CompactionError> {
         let from = self.progress.end;
         let mut transactions = Transactions::default();
-        let mut first = true;
+        let mut told = false;
         for at in 0..self.segments.len() {
             let segment = &self.segments[at];
             if self.next_of(at) <= from {
@@ -118,8 +130,7 @@ impl<D: Disk> Compaction<D> {
             }
             // The state of transactions is needed from the beginning of the segment on, and of those that began
             // before only whether they were aborted.
-            transactions.expect(self.aborted_from(at, first)?);
-            first = false;
+            transactions.expect(self.aborted_from(at, &mut told)?);
             let mut full_at = None;
             walk(segment, pace, |step, batch| {
                 let header = &step.header;
@@ -149,11 +160,12 @@ impl<D: Disk> Compaction<D> {
         Ok(None)
     }
 
-    /// Aborted transactions that begin in a segment; for the first one that is read, also those that began
+    /// Aborted transactions that begin in a segment; for the first one of which anything is `told`, also those that began
     /// before it.
-    fn aborted_from(&self, at: usize, first: bool) -> Result<Vec<AbortedTransaction>, CompactionError> {
+    fn aborted_from(&self, at: usize, told: &mut bool) -> Result<Vec<AbortedTransaction>, CompactionError> {
         let (base, next) = (self.segments[at].base(), self.next_of(at));
-        // Below the log start there is nothing that anybody reads.
+        // Below the log start there is nothing that anybody reads. It may have moved beyond the first segments by now: what began
+        // in them and goes on is told with the next one.
         let from = base.max(self.reader.start());
         if from >= next {
             return Ok(Vec::new());
@@ -163,7 +175,8 @@ impl<D: Disk> Compaction<D> {
         if self.reader.cuts() != self.cuts {
             return Err(CompactionError::Changed);
         }
-        entries.retain(|entry| first || entry.first_offset >= base);
+        entries.retain(|entry| !*told || entry.first_offset >= base);
+        *told = true;
         Ok(entries)
     }
 }
@@ -237,7 +250,7 @@ impl<D: Disk> Round<'_, D> {
     ) -> Result<(), CompactionError> {
         for at in group.clone() {
             let segment = self.plan.segments[at].clone();
-            let entries = self.plan.aborted_from(at, at == 0)?;
+            let entries = self.plan.aborted_from(at, &mut self.told)?;
             self.transactions.expect(entries);
             let size = segment.size();
             walk(&segment, pace, |step, batch| {

@@ -385,6 +385,31 @@ impl World {
     }
 }
 
+/// An aborted transaction began in the first segment and goes on in the second; the log start moves beyond the first while the
+/// round begins, so that nothing is told of that one.
+#[test]
+fn a_transaction_from_below_a_log_start_that_moved_during_the_round_stays_aborted() {
+    let mut world = World::new();
+    let records = |count: u8| (0..count).map(|key| (key, Some(100 + key))).collect::<Vec<_>>();
+    for op in [
+        Op::Transact(4, records(1)),
+        Op::Produce(records(10), None, 0),
+        Op::Roll,
+        Op::Produce(records(1), None, 0),
+        Op::Transact(4, records(3)),
+        Op::End(4, false),
+        Op::Flush,
+        Op::Roll,
+        Op::Produce(records(1), None, 0),
+        Op::Flush,
+        Op::Advance(150),
+        Op::Round(291, 255, Some((0, Disturb::Advance))),
+    ] {
+        world.step(op);
+    }
+    assert!(world.start > 11 && world.start < 12 + 3, "{}", world.start);
+}
+
 proptest! {
     // More with PROPTEST_CASES in the environment.
     #![proptest_config(ProptestConfig { cases: std::env::var("PROPTEST_CASES").map_or(64, |cases| cases.parse().unwrap()), ..ProptestConfig::default() })]

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
@@ -20,6 +21,10 @@ const RETRY_BOUND: Duration = Duration::from_secs(300);
 pub struct Cache {
     root: PathBuf,
     logs: PathBuf,
+    /// A lock for each folder of sources: clients that share one may share what comes of it.
+    building: Mutex<BTreeMap<PathBuf, Arc<Mutex<()>>>>,
+    /// Debian's packages are everybody's.
+    installing: Mutex<()>,
 }
 
 impl Cache {
@@ -32,7 +37,12 @@ impl Cache {
         };
         std::fs::create_dir_all(&root).with_context(|| root.display().to_string())?;
         std::fs::create_dir_all(logs).with_context(|| logs.display().to_string())?;
-        Ok(Self { root: root.canonicalize()?, logs: logs.to_path_buf() })
+        Ok(Self {
+            root: root.canonicalize()?,
+            logs: logs.to_path_buf(),
+            building: Mutex::default(),
+            installing: Mutex::new(()),
+        })
     }
 
     /// Where it is.
@@ -42,6 +52,7 @@ impl Cache {
 
     /// Installs the Debian packages that are missing, and those of programs that are.
     pub fn packages(&self, packages: &[String], needs: &BTreeMap<String, Vec<String>>) -> Result<()> {
+        let _installing = self.installing.lock().unwrap_or_else(PoisonError::into_inner);
         let mut missing: BTreeSet<&String> = packages.iter().filter(|package| !installed(package)).collect();
         for (_, providers) in needs.iter().filter(|(program, _)| !present(program)) {
             missing.extend(providers);
@@ -80,6 +91,11 @@ impl Cache {
     /// The output folder of a build: runs `command` in `source` when the folder's content or the command has changed since the
     /// last good build.
     pub fn build(&self, name: &str, source: &Path, command: &[String]) -> Result<PathBuf> {
+        let lock = {
+            let mut locks = self.building.lock().unwrap_or_else(PoisonError::into_inner);
+            Arc::clone(locks.entry(source.to_path_buf()).or_default())
+        };
+        let _building = lock.lock().unwrap_or_else(PoisonError::into_inner);
         let out = self.root.join(name);
         std::fs::create_dir_all(&out)?;
         let Some((program, arguments)) = command.split_first() else { return Ok(out) };

@@ -23,7 +23,7 @@ use anyhow::{Context, Result};
 
 use crate::cache::Cache;
 use crate::manifest::{Client, Manifests};
-use crate::process::tail;
+use crate::process::{Strand, tail};
 use crate::raw::stage::Skipped;
 use crate::results::{CaseResult, PartResult};
 use crate::target::{Kind, Origin};
@@ -111,7 +111,9 @@ fn run_one(case: Case, stage: Stage) -> CaseResult {
     let started = Instant::now();
     let bound = Duration::from_secs(if stage.full { case.seconds * 10 } else { case.seconds });
     let (sender, done) = channel();
+    let strand = Strand::current();
     std::thread::spawn(move || {
+        strand.enter();
         let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| (case.run)(&stage)));
         // When the bound has passed nobody listens.
         let _ = sender.send(outcome);
@@ -121,7 +123,7 @@ fn run_one(case: Case, stage: Stage) -> CaseResult {
     match outcome {
         Err(_) => {
             // Without its processes the thread comes to an end soon.
-            crate::process::kill_all();
+            strand.kill();
             CaseResult::fail(case.name, format!("not done within {bound:?}"), ms)
         }
         Ok(Ok(Ok(detail))) => CaseResult { ms, detail, ..CaseResult::pass(case.name) },

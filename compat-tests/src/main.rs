@@ -20,13 +20,15 @@ mod wait;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
+use std::time::Instant;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
 use clap::Parser;
 
 use cache::Cache;
 use guard::Guard;
 use manifest::{Client, Manifests};
+use process::Strand;
 use program::Program;
 use results::{CaseResult, PartResult, Status};
 use target::{Broker, Kind, Origin};
@@ -187,29 +189,31 @@ fn run_parts(
     let origin = Origin::find(args.against, &cache, args.felix.clone(), &places.clients, &logs)?;
     println!("against {}", origin.title());
     let wanted = |case: &str| args.case.is_empty() || args.case.iter().any(|pattern| matches(pattern, case));
-    let mut parts = Vec::new();
-    for name in chosen {
-        let started = std::time::Instant::now();
-        let part = match manifests.clients.iter().find(|client| client.name == *name) {
-            Some(client) => {
-                let stage = Stage { args, cache: &cache, manifests, origin: &origin, logs: &logs };
-                stage.run_client(client, &wanted)?
-            }
-            None if args.prepare && name == CLUSTER => {
-                cluster::prepare(&cache, manifests)?;
-                continue;
-            }
-            None if args.prepare => continue,
-            None if name == CLUSTER => cluster::run(&origin, &cache, manifests, args.full, &wanted)?,
-            None => raw::run(&origin, &cache, args.full, &wanted)?,
-        };
-        if args.prepare || part.cases.is_empty() {
-            continue;
+    let stage = Stage { args, cache: &cache, manifests, origin: &origin, logs: &logs };
+    let strand = |names: Vec<&String>| -> Result<Vec<PartResult>> {
+        let mut parts = Vec::new();
+        for name in names {
+            let started = Instant::now();
+            let Some(part) = stage.run_part(name, &wanted)? else { continue };
+            println!("{name}: {} cases in {:.1} s", part.cases.len(), started.elapsed().as_secs_f64());
+            part.save(&results.join(target), !args.case.is_empty())?;
+            parts.push(part);
         }
-        println!("{name}: {} cases in {:.1} s", part.cases.len(), started.elapsed().as_secs_f64());
-        part.save(&results.join(target), !args.case.is_empty())?;
-        parts.push(part);
-    }
+        Ok(parts)
+    };
+    // Clusters mostly wait, for leases and for brokers that are away: everything else is run beside them.
+    let (clusters, others) = chosen.iter().partition(|name| *name == CLUSTER);
+    let beside = |number, names| {
+        Strand::new(number).enter();
+        strand(names)
+    };
+    let (clusters, others) = std::thread::scope(|scope| {
+        let clusters = scope.spawn(|| beside(1, clusters));
+        let others = beside(0, others);
+        (clusters.join(), others)
+    });
+    let clusters = clusters.map_err(|_| anyhow!("what runs the clusters panicked"))?;
+    let parts = [others?, clusters?].concat();
     if parts.is_empty() && !args.prepare {
         bail!("no case has such a name; --list shows all");
     }
@@ -226,6 +230,22 @@ struct Stage<'a> {
 }
 
 impl Stage<'_> {
+    /// Runs a part; nothing comes of one without such cases, nor of preparing.
+    fn run_part(&self, name: &str, wanted: &dyn Fn(&str) -> bool) -> Result<Option<PartResult>> {
+        let Self { args, cache, manifests, origin, .. } = self;
+        let part = match manifests.clients.iter().find(|client| client.name == name) {
+            Some(client) => self.run_client(client, wanted)?,
+            None if args.prepare && name == CLUSTER => {
+                cluster::prepare(cache, manifests)?;
+                return Ok(None);
+            }
+            None if args.prepare => return Ok(None),
+            None if name == CLUSTER => cluster::run(origin, cache, manifests, args.full, wanted)?,
+            None => raw::run(origin, cache, args.full, wanted)?,
+        };
+        Ok((!args.prepare && !part.cases.is_empty()).then_some(part))
+    }
+
     /// Prepares a client and runs its cases on a broker of its own. What cannot be built or started is a failure of every case of that
     /// client, not the end of the run.
     fn run_client(&self, client: &Client, wanted: &dyn Fn(&str) -> bool) -> Result<PartResult> {

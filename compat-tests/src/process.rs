@@ -1,6 +1,7 @@
 //! A child process whose end is awaited on a channel, whose signals go to its pid, and whose output is kept in a file.
 
-use std::collections::BTreeSet;
+use std::cell::Cell;
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -14,16 +15,53 @@ use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 
 use crate::guard;
 
-/// Children that have not ended, so that none outlives the harness, not even one whose owner hangs.
-static LIVING: Mutex<BTreeSet<i32>> = Mutex::new(BTreeSet::new());
+/// Parts of a run that go on side by side: a case that hangs costs the strand that it is part of its processes, and no other.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Strand(usize);
 
-fn living() -> MutexGuard<'static, BTreeSet<i32>> {
+thread_local! {
+    static STRAND: Cell<Strand> = const { Cell::new(Strand(0)) };
+}
+
+impl Strand {
+    /// One of several.
+    pub fn new(number: usize) -> Self {
+        Self(number)
+    }
+
+    /// That of the thread that asks. One that was not told is part of the first.
+    pub fn current() -> Self {
+        STRAND.get()
+    }
+
+    /// Makes the thread that asks part of it.
+    pub fn enter(self) {
+        STRAND.set(self);
+    }
+
+    /// Kills all its children that are still there, with all that they started.
+    pub fn kill(self) {
+        kill(|strand| strand == self);
+    }
+}
+
+/// Children that have not ended, so that none outlives the harness, not even one whose owner hangs.
+static LIVING: Mutex<BTreeMap<i32, Strand>> = Mutex::new(BTreeMap::new());
+
+fn living() -> MutexGuard<'static, BTreeMap<i32, Strand>> {
     LIVING.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Kills every child that is still there, with all that it started.
 pub fn kill_all() {
-    for pid in living().iter().filter_map(|pid| Pid::from_raw(*pid)) {
+    kill(|_| true);
+}
+
+fn kill(is_meant: impl Fn(Strand) -> bool) {
+    let living = living();
+    for pid in
+        living.iter().filter(|(_, strand)| is_meant(**strand)).filter_map(|(pid, _)| Pid::from_raw(*pid))
+    {
         // It may end by itself meanwhile; then there is nothing to kill.
         let _ = kill_process_group(pid, Signal::KILL);
     }
@@ -66,7 +104,7 @@ impl Process {
         let pid = Pid::from_raw(i32::try_from(child.id())?).context("a child without a pid")?;
         let (sender, ended) = channel();
         let number = pid.as_raw_nonzero().get();
-        living().insert(number);
+        living().insert(number, Strand::current());
         std::thread::spawn(move || {
             let status = child.wait();
             living().remove(&number);

@@ -19,6 +19,7 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 
 use crate::cache::Cache;
+use crate::process::Strand;
 use crate::results::{CaseResult, PartResult};
 use crate::target::{Broker, Kind, Origin};
 use stage::{Skipped, Stage};
@@ -78,7 +79,9 @@ fn run_one(case: Case, mut stage: Stage) -> (CaseResult, Option<Stage>) {
         bound *= 3;
     }
     let (sender, done) = channel();
+    let strand = Strand::current();
     std::thread::spawn(move || {
+        strand.enter();
         stage.begin(case.name);
         let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| (case.run)(&mut stage)));
         // When the bound has passed nobody listens; the stage is dropped here.
@@ -90,7 +93,7 @@ fn run_one(case: Case, mut stage: Stage) -> (CaseResult, Option<Stage>) {
         Ok(done) => done,
         Err(_) => {
             // The thread keeps the stage; without its broker it comes to an end soon.
-            crate::process::kill_all();
+            strand.kill();
             return (CaseResult::fail(case.name, format!("not done within {bound:?}"), ms), None);
         }
     };

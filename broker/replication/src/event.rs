@@ -1,6 +1,7 @@
 //! What a leader is told.
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 use felix_protocol::ids::{BrokerId, Offset};
 use felix_protocol::time::MonoTime;
@@ -94,6 +95,8 @@ pub struct Nodes {
     pub fenced: BTreeSet<BrokerId>,
     /// They are about to stop.
     pub draining: BTreeSet<BrokerId>,
-    /// Their beats have moved in the last two seconds.
+    /// They are alive by their beats.
     pub beating: BTreeSet<BrokerId>,
+    /// One that dies may count as alive by its beats for so long: leases of a minute are kept up by a beat every ten seconds.
+    pub beating_after_death: Duration,
 }

@@ -18,9 +18,9 @@ use tokio::sync::watch;
 use crate::clock::SystemClock;
 use crate::partitions::lane::{LaneSender, Message};
 
-/// A node whose beat has not moved for half a lease (three beats), within these bounds, does not count as alive: a leader that hears nothing
-/// of it is not cut off. With the usual lease that is noticed before the leader gives up, so that dead followers are not taken for deaf ones.
-const BEATING: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(2)];
+/// A node whose beat has not moved for half a lease (three beats), but at least so long, does not count as alive: a leader that hears
+/// nothing of it is not cut off.
+const BEATING: Duration = Duration::from_secs(1);
 /// How often beats are looked at.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 
@@ -37,7 +37,7 @@ pub(super) async fn watch(
         changed.mark_unchanged();
         let view = agent.view();
         let lease_ms = view.cluster().map_or(0, |cluster| cluster.value.lease_ms);
-        let within = (Duration::from_millis(lease_ms) / 2).clamp(BEATING[0], BEATING[1]);
+        let within = (Duration::from_millis(lease_ms) / 2).max(BEATING);
         let nodes = of(&states(&view), &agent.heard(), within, clock.now());
         if nodes != told {
             told = nodes;
@@ -68,7 +68,8 @@ fn of(
     within: Duration,
     now: MonoTime,
 ) -> Nodes {
-    let mut nodes = Nodes::default();
+    // Its last beat may have been on its way for a moment, and it is looked for only now and then.
+    let mut nodes = Nodes { beating_after_death: within + LOOK_EVERY * 2, ..Nodes::default() };
     for (id, state) in states {
         match state {
             NodeState::Fenced => {
@@ -105,5 +106,6 @@ mod tests {
         assert_eq!(nodes.fenced, [BrokerId(3)].into());
         assert_eq!(nodes.draining, [BrokerId(2)].into());
         assert_eq!(nodes.beating, [BrokerId(1), BrokerId(2)].into(), "within two seconds");
+        assert_eq!(nodes.beating_after_death, Duration::from_secs(3));
     }
 }

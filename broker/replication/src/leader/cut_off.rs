@@ -13,7 +13,8 @@ use crate::action::Action;
 use crate::rules::Rules;
 use crate::waiters::Word;
 
-/// No eligible peer answers for so long, while their beats move: the leader is cut off.
+/// No eligible peer answers for so long, while their beats move: the leader is cut off. Longer with leases so long that the beats of the
+/// dead seem to move for as long: those must not be taken for deaf.
 pub const CUT_OFF_AFTER: Duration = Duration::from_secs(2);
 /// A copy that resigned because it was cut off does not do so again for as long.
 pub const CUT_OFF_REST: Duration = Duration::from_secs(60);
@@ -41,7 +42,8 @@ impl<R: Rules> Leader<R> {
     /// When it counts as cut off if nothing is heard until then.
     fn cut_off_at(&self, silence: &Silence) -> MonoTime {
         let heard = self.members.last_heard(&self.core.eligible.known().eligible);
-        heard.unwrap_or(silence.since).max(silence.since).after(CUT_OFF_AFTER).max(self.cut_off_from)
+        let patience = CUT_OFF_AFTER.max(self.members.nodes().beating_after_death);
+        heard.unwrap_or(silence.since).max(silence.since).after(patience).max(self.cut_off_from)
     }
 
     /// Whether somebody waits for the mark, and enough of those that may give it are alive by their beats.

@@ -295,7 +295,7 @@ impl<R: Rules> World<R> {
             // In some histories leaders notice that nobody answers; in the others they go on.
             let live = self.store.sessions.keys().filter(|id| self.theme == 0 && !fenced.contains(id));
             let beating = live.copied().collect();
-            let nodes = Nodes { fenced: fenced.clone(), draining: BTreeSet::new(), beating };
+            let nodes = Nodes { fenced: fenced.clone(), beating, ..Nodes::default() };
             self.todo.push_back(Todo::Leader(id, Event::Nodes(nodes)));
         }
     }

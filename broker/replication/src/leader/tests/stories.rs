@@ -3,6 +3,7 @@
 
 use std::fmt::Write as _;
 use std::path::Path;
+use std::time::Duration;
 
 use super::*;
 use crate::eligible::{Claim, Resigned};
@@ -138,7 +139,14 @@ fn event(words: &[&str], tenure: Generation) -> Event {
         "halted" => Event::Halted(named_pair(words[1])),
         "fenced" => Event::Nodes(Nodes { fenced: brokers(&words[1..]), ..Nodes::default() }),
         "draining" => Event::Nodes(Nodes { draining: brokers(&words[1..]), ..Nodes::default() }),
-        "beating" => Event::Nodes(Nodes { beating: brokers(&words[1..]), ..Nodes::default() }),
+        "beating" => {
+            let (after, names) = match words[1..] {
+                ["for", millis, "after", "death", ref names @ ..] => (millis.parse().unwrap(), names),
+                _ => (0, &words[1..]),
+            };
+            let beating_after_death = Duration::from_millis(after);
+            Event::Nodes(Nodes { beating: brokers(names), beating_after_death, ..Nodes::default() })
+        }
         "leave" => {
             let anyway = words.get(3) == Some(&"anyway");
             Event::Leave { until: at(words[2].parse().unwrap()), anyway }

@@ -253,7 +253,7 @@ impl<R: Rules> Leader<R> {
             Event::Appended { end } => self.core.appended(end),
             Event::Stored { end } => {
                 self.core.stored(end);
-                self.members.passed(self.core.stored, now, self.core.is_followed());
+                self.members.passed(&self.core, now);
                 self.give_words(now, &mut actions);
                 self.resign_if_ready(now, &mut actions);
             }
@@ -363,7 +363,7 @@ impl<R: Rules> Leader<R> {
         }
         if opened {
             // What is below the takeover's end and not confirmed is waited for from now on.
-            self.members.passed(self.core.stored, now, self.core.is_followed());
+            self.members.passed(&self.core, now);
         }
         if opened && self.leaving.is_some() {
             self.core.leave();

@@ -1,7 +1,7 @@
 //! Who should be eligible: the pacing around C5 and C9.
 //!
 //! ```text
-//!             behind for 4 × usual (50 to 500 ms), halted, fenced, draining
+//!             behind for 4 × usual (50 to 500 ms), halted, draining; fenced, where writes go on
 //!   member ────────────────────────────────────────────────────────────────▶ out
 //!      ▲                                                                      │ level again for 1 s, doubled
 //!      │  swapped in at once for one that must go; at once, too, while        │ with each flap up to 60 s
@@ -30,6 +30,9 @@ pub const MOST_SLOW: Duration = Duration::from_millis(500);
 pub const FIRST_LEVEL: Duration = Duration::from_secs(1);
 /// The same after many flaps.
 pub const LONGEST_LEVEL: Duration = Duration::from_secs(60);
+/// A partition that was written to so recently will be again: whoever is fenced is dropped at once, not when the next write waits for it.
+/// Of one that rests the fenced stay in the set: they hold all of it, and could lead when they come back first.
+pub const IN_USE: Duration = Duration::from_secs(60);
 /// What was taken for usual is forgotten after twice this.
 pub const OF_LATE: Duration = Duration::from_secs(10);
 /// Passings closer together are one.
@@ -157,6 +160,8 @@ pub(super) struct Members {
     review_at: MonoTime,
     /// A follower that has kept up for long enough and is a little behind the mark at the moment: the mark waits for it.
     awaited: Option<Pair>,
+    /// When the leader's disk passed anything last, in this tenure.
+    written_at: Option<MonoTime>,
 }
 
 impl Default for Members {
@@ -169,6 +174,7 @@ impl Default for Members {
             dirty: true,
             review_at: MonoTime::NEVER,
             awaited: None,
+            written_at: None,
         }
     }
 }
@@ -205,11 +211,14 @@ impl Members {
         pairs.iter().filter_map(|pair| self.heard.get(&pair.broker).copied()).max()
     }
 
-    /// The leader's disk has passed `end`.
-    pub fn passed(&mut self, end: Offset, now: MonoTime, followed: bool) {
-        if followed {
-            self.trail.pass(end, now);
-            // Nobody can be too slow any earlier.
+    /// The leader's disk has passed what the core says.
+    pub fn passed<R: Rules>(&mut self, core: &Core<R>, now: MonoTime) {
+        if core.is_followed() {
+            self.trail.pass(core.stored, now);
+            self.written_at = Some(now);
+            // Nobody can be too slow any earlier; but who is fenced is not waited for at all.
+            let fenced = &self.nodes.fenced;
+            self.dirty |= core.known().eligible.iter().any(|pair| fenced.contains(&pair.broker));
             self.review_at = self.review_at.min(now.after(LEAST_SLOW));
         }
     }
@@ -339,9 +348,13 @@ impl Members {
         if !replica || self.is_halted(pair) || self.nodes.draining.contains(broker) {
             return true;
         }
+        let is_fenced = self.nodes.fenced.contains(broker);
+        if is_fenced && self.written_at.is_some_and(|at| now.since(at) < IN_USE) {
+            return true;
+        }
         let position = core.confirmed.get(pair).copied().unwrap_or(-1);
         let Some(since) = self.trail.behind_since(position) else { return false };
-        if self.nodes.fenced.contains(broker) {
+        if is_fenced {
             return true;
         }
         let follower = self.followers.get(broker).filter(|follower| follower.pair == *pair);

@@ -16,6 +16,7 @@ use bytes::Bytes;
 use felix_protocol::frame::{self, CheckedRequest, FrameError, Request, RequestBody, ResponseBody};
 use felix_protocol::messages::{ApiKey, StrBytes};
 use thiserror::Error;
+use tokio::sync::Notify;
 
 use crate::budget::answers::{Account, Held};
 use crate::node::Node;
@@ -196,12 +197,14 @@ pub enum Reply {
 }
 
 /// Who asks.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct Client {
     /// Name of the listener that it connected to: it is told the endpoints of the same name.
     pub listener: Arc<str>,
     /// Where it connects from.
     pub peer: SocketAddr,
+    /// Tells of each request, for those that would rather not keep it waiting behind their own answer.
+    pub asks: Notify,
 }
 
 /// One request on its way through its handler.

@@ -1,5 +1,6 @@
 //! What handlers and connections reach: one broker's parts, wired by `server`.
 
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,7 +9,7 @@ use felix_cluster::config::BrokerConfig;
 use felix_cluster::view::View;
 use felix_control::agent::Agent;
 use felix_protocol::ids::BrokerId;
-use felix_protocol::time::Clock;
+use felix_protocol::time::{Clock, MonoTime};
 use parking_lot::Mutex;
 use tokio_util::sync::CancellationToken;
 
@@ -22,6 +23,7 @@ use crate::fetching::session::Sessions;
 use crate::handlers;
 use crate::metrics::{ApiMetrics, Metrics};
 use crate::partitions::Partitions;
+use crate::peers::Lost;
 use crate::quota::Quotas;
 use crate::view::Configs;
 
@@ -134,6 +136,17 @@ impl Node {
         (self.agent.lease().ends_at() <= self.clock.now()).then_some(self.id)
     }
 
+    /// The brokers that lead nothing now, whatever the control store says: this one without its lease, and those that have
+    /// [`gone`]. Clients are told that what they lead has no leader: they would only go there in vain.
+    pub fn not_leading(&self, view: &View) -> Vec<BrokerId> {
+        let mut not_leading: Vec<BrokerId> = self.without_lease().into_iter().collect();
+        let lost = self.partitions.lost_peers();
+        if !lost.is_empty() {
+            not_leading.extend(gone(view, &lost, &self.agent.heard()));
+        }
+        not_leading
+    }
+
     /// This broker's own id when its lease has been over for so long that the others, if they are there, have ended its session. What it
     /// knows is old then, and clients had better ask another one. librdkafka asks the broker that it used last, again and
     /// again, for as long as that broker tells of itself.
@@ -165,6 +178,21 @@ impl Node {
     }
 }
 
+/// Which brokers have gone, as far as one can see before their lease is over: they have closed their connection and refuse
+/// another one, and their beats have stopped. A beat that was on its way at that moment is not counted.
+fn gone(
+    view: &View,
+    lost: &[(BrokerId, Lost)],
+    heard: &BTreeMap<BrokerId, MonoTime>,
+) -> impl Iterator<Item = BrokerId> {
+    let on_its_way = Duration::from_millis(view.lease_ms() / 12);
+    lost.iter().filter_map(move |(id, lost)| {
+        let is_named = view.broker(*id).is_some_and(|broker| broker.node.session == lost.session);
+        let beats = heard.get(id).is_some_and(|at| *at > lost.at.after(on_its_way));
+        (is_named && !beats).then_some(*id)
+    })
+}
+
 /// The series of every API.
 pub fn api_metrics(metrics: &Metrics) -> Vec<ApiMetrics> {
     let known = handlers::APIS.iter().map(|api| metrics.api(&handlers::name(api.key), api.class.name()));
@@ -189,6 +217,26 @@ mod tests {
         assert_eq!(ids(&view, None), [1, 2]);
         assert_eq!(ids(&view, Some(BrokerId(1))), [2]);
         assert!(Node::listed(&view, "OTHER", None).is_empty());
+    }
+
+    #[test]
+    fn who_closed_its_connection_has_gone_unless_it_beats() {
+        let mut view = testing::view(&["a"]);
+        testing::node(&mut view, BrokerId(2), felix_cluster::state::NodeState::Live);
+        let session = view.broker(BrokerId(2)).unwrap().node.session;
+        let at = MonoTime(10_000_000_000);
+        let later = |ms: u64| at.after(Duration::from_millis(view.lease_ms() / 12 + ms));
+        let gone = |id, session, heard: &[(i32, MonoTime)]| -> Vec<i32> {
+            let heard = heard.iter().map(|(id, at)| (BrokerId(*id), *at)).collect();
+            super::gone(&view, &[(BrokerId(id), Lost { session, at })], &heard).map(|id| id.0).collect()
+        };
+        assert_eq!(gone(2, session, &[(2, MonoTime(at.0 - 1)), (1, later(900))]), [2]);
+        assert_eq!(gone(2, session, &[]), [2]);
+        assert_eq!(gone(2, session, &[(2, later(0))]), [2], "this beat was on its way");
+        assert!(gone(2, session, &[(2, later(1))]).is_empty(), "it lives, and only the way there is gone");
+        let before = felix_protocol::ids::SessionId(session.0 + 1);
+        assert!(gone(2, before, &[]).is_empty(), "that life was over anyway");
+        assert!(gone(3, session, &[]).is_empty());
     }
 
     #[test]

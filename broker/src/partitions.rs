@@ -57,7 +57,7 @@ use thiserror::Error;
 use tokio::sync::{oneshot, watch};
 
 use crate::clock::SystemClock;
-use crate::peers::Peers;
+use crate::peers::{Lost, Peers};
 use crate::tasks;
 use compaction::Cleaner;
 use flusher::FlushQueue;
@@ -227,6 +227,11 @@ impl Partitions {
     /// Ships to followers over these connections from now on. Must be called on the runtime.
     pub fn ship_over(&self, peers: Arc<Peers>) {
         self.ships.begin(peers, self.lanes.clone());
+    }
+
+    /// The other brokers to which a connection broke.
+    pub fn lost_peers(&self) -> Vec<(BrokerId, Lost)> {
+        self.ships.lost()
     }
 
     /// Hands a leader's frame to the copy here; `told` hears what that says, or that there is none.

@@ -50,7 +50,7 @@ mod tls;
 mod wire;
 
 pub use directory::Directory;
-pub use link::{Link, Room, Up};
+pub use link::{Link, Lost, Room, Up};
 pub use serving::{Handler, Reply};
 pub use tls::Tls;
 
@@ -205,6 +205,20 @@ enum Ended {
     Changed,
 }
 
+impl Ended {
+    /// Whether the other end closed a connection, or refused one. A peer whose process has died does so at once; a network that
+    /// is cut, or a machine without power, is silent.
+    fn is_gone(&self) -> bool {
+        let is_closed = |error: &ReadError| matches!(error, ReadError::End | ReadError::Socket(_));
+        match self {
+            Ended::Unreachable(error) => error.kind() == std::io::ErrorKind::ConnectionRefused,
+            Ended::Refused(Refused::Read(error)) | Ended::Read(error) => is_closed(error),
+            Ended::Write(_) => true,
+            Ended::Refused(_) | Ended::Frame(_) | Ended::Silent | Ended::Changed => false,
+        }
+    }
+}
+
 impl Peers {
     /// Dials all others, now and whenever there are more. Must be called on the runtime.
     pub fn start(setup: Setup) -> Arc<Peers> {
@@ -244,6 +258,15 @@ impl Peers {
     /// All ways.
     pub fn links(&self) -> Vec<Arc<Link>> {
         self.links.read().values().map(|(link, _)| Arc::clone(link)).collect()
+    }
+
+    /// The peers to which a connection broke ([`Lost`]).
+    pub fn lost(&self) -> Vec<(BrokerId, Lost)> {
+        // When this broker goes, it is the one that closes them.
+        if self.closing.is_cancelled() {
+            return Vec::new();
+        }
+        self.links.read().iter().filter_map(|(peer, (link, _))| Some((*peer, link.lost()?))).collect()
     }
 
     /// Tells of new links.
@@ -333,7 +356,8 @@ impl Peers {
                 ended = work => Some(ended),
             };
             // Whatever was under way on a connection that was dropped has no answer.
-            link.end(&mut self.figures.request());
+            let broke = ended.as_ref().is_some_and(|(_, ended)| ended.is_gone());
+            link.end(broke, &mut self.figures.request());
             let Some((was_up, ended)) = ended else { return };
             if matches!(ended, Ended::Changed) {
                 waits.reset();

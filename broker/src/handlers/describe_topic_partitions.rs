@@ -37,7 +37,8 @@ fn handle(node: &Arc<Node>, call: Call) -> Handled {
     let view = node.view();
     let most = node.configs.broker(&view).net.describe_partitions_max;
     let most = i32::try_from(most).unwrap_or(i32::MAX).min(request.response_partition_limit).max(1);
-    let from = Source { view: &view, listener: &call.client.listener, without_lease: node.without_lease() };
+    let not_leading = node.not_leading(&view);
+    let from = Source { view: &view, listener: &call.client.listener, not_leading: &not_leading };
     call.answer(&describe(from, &request, most))
 }
 
@@ -46,8 +47,8 @@ fn handle(node: &Arc<Node>, call: Call) -> Handled {
 struct Source<'a> {
     view: &'a View,
     listener: &'a str,
-    /// This broker, if it must not be called a leader now.
-    without_lease: Option<felix_protocol::ids::BrokerId>,
+    /// Brokers that must not be called leaders now.
+    not_leading: &'a [felix_protocol::ids::BrokerId],
 }
 
 fn describe(
@@ -148,7 +149,7 @@ impl Page<'_> {
 
     fn partition(&self, partition: &PartitionView) -> DescribeTopicPartitionsResponsePartition {
         let (code, leader) = match self.told.view.leader(partition) {
-            own if own.is_some() && own == self.told.without_lease => (ErrorCode::LeaderNotAvailable, -1),
+            Some(leader) if self.told.not_leading.contains(&leader) => (ErrorCode::LeaderNotAvailable, -1),
             Some(leader) if Node::endpoint(self.told.view, leader, self.told.listener).is_some() => {
                 (ErrorCode::None, leader.0)
             }
@@ -198,7 +199,7 @@ mod tests {
         let cursor = cursor
             .map(|(name, at)| From::default().with_topic_name(topic_name(name)).with_partition_index(at));
         let request = DescribeTopicPartitionsRequest::default().with_topics(topics).with_cursor(cursor);
-        let told = Source { view, listener: "PLAINTEXT", without_lease: None };
+        let told = Source { view, listener: "PLAINTEXT", not_leading: &[] };
         let response = describe(told, &request, most);
         let topics = response.topics.into_iter().map(|topic| {
             let partitions = topic.partitions.iter().map(|one| one.partition_index).collect();
@@ -226,21 +227,21 @@ mod tests {
     }
 
     #[test]
-    fn a_broker_without_lease_names_no_leader_where_it_would_be_itself() {
+    fn a_broker_that_leads_nothing_now_is_not_named() {
         let view = testing::view_with(&[("a", 1)]);
         let topics = vec![TopicRequest::default().with_name(topic_name("a"))];
         let request = DescribeTopicPartitionsRequest::default().with_topics(topics);
-        let leader = |without_lease| {
-            let told = Source { view: &view, listener: "PLAINTEXT", without_lease };
+        let leader = |not_leading: &[_]| {
+            let told = Source { view: &view, listener: "PLAINTEXT", not_leading };
             let response = describe(told, &request, 10);
             let partition = &response.topics[0].partitions[0];
             (partition.error_code, partition.leader_id.0)
         };
         let own = view.topics().find_map(|topic| view.partitions_of(&topic.id).next()?.leader_id()).unwrap();
-        assert_eq!(leader(None), (0, own.0));
+        assert_eq!(leader(&[]), (0, own.0));
         let other = felix_protocol::ids::BrokerId(own.0 + 1);
-        assert_eq!(leader(Some(other)), (0, own.0));
-        assert_eq!(leader(Some(own)), (ErrorCode::LeaderNotAvailable as i16, -1));
+        assert_eq!(leader(&[other]), (0, own.0));
+        assert_eq!(leader(&[own]), (ErrorCode::LeaderNotAvailable as i16, -1));
     }
 
     #[test]

@@ -56,11 +56,11 @@ async fn find(node: &Node, kind: i8, key: &str, listener: &str) -> Found {
         TRANSACTION => node.id,
         _ => return Err(ErrorCode::InvalidRequest),
     };
-    // It would answer NOT_COORDINATOR, and whoever asks here again would come back to it.
-    if kind == GROUP && node.without_lease() == Some(broker) {
+    let view: Arc<View> = node.view();
+    // It would answer NOT_COORDINATOR, or nothing, and whoever asks here again would come back to it.
+    if kind == GROUP && node.not_leading(&view).contains(&broker) {
         return Err(ErrorCode::CoordinatorNotAvailable);
     }
-    let view: Arc<View> = node.view();
     let place = Node::endpoint(&view, broker, listener).ok_or(ErrorCode::CoordinatorNotAvailable)?;
     Ok((broker, place))
 }

@@ -6,7 +6,9 @@
 //! - 10–11 carry topic ids in the answer, but take only names; 12 and later find topics by id.
 //! - Every partition of a topic is listed, led or not, so that its number never seems to shrink; those that are not
 //!   placed yet are not, and a topic without any is answered LEADER_NOT_AVAILABLE.
-//! - A leader whose session is over is none: LEADER_NOT_AVAILABLE and -1, until another takes its place.
+//! - A leader whose session is over is none: LEADER_NOT_AVAILABLE and -1, until another takes its place. So is one whose process has
+//!   plainly died, for the rest of its lease: librdkafka asks again soon where there is no leader, but not where it was told the old one.
+//! - Where a partition has just lost its leader, the answer about named topics waits a moment for the next one ([`awaited`]).
 //! - Brokers are told by the endpoint of the listener that the client connected to; fenced ones are left out.
 //! - A broker whose lease has run out says that what it led has no leader, before the others do (B088). When they have noticed, it
 //!   leaves itself out, as Kafka's fenced brokers do: what it knows is old, and clients that keep to it would not find the new leaders.
@@ -33,6 +35,8 @@ use super::{Answer, Api, Call, Class, Handled, Reply};
 use crate::admin::{CLUSTER_OPERATIONS, TOPIC_OPERATIONS, topics};
 use crate::node::Node;
 use crate::wire_code::WireCode;
+
+mod awaited;
 
 pub const API: Api = Api {
     key: ApiKey::Metadata,
@@ -65,9 +69,9 @@ fn handle(node: &Arc<Node>, call: Call) -> Handled {
         topics: request.include_topic_authorized_operations && version >= 8,
         cluster: request.include_cluster_authorized_operations && (8..=10).contains(&version),
     };
-    let (without_lease, left_out) = (node.without_lease(), node.left_out());
-    let writer = Writer { node: Arc::clone(node), call, operations, without_lease, left_out };
     let view = node.view();
+    let (not_leading, left_out) = (node.not_leading(&view), node.left_out());
+    let writer = Writer { node: Arc::clone(node), call, operations, not_leading, left_out };
     match asked {
         Asked::All => writer.all(&view).map(Answer::Now),
         Asked::Names(names) => {
@@ -80,9 +84,22 @@ fn handle(node: &Arc<Node>, call: Call) -> Handled {
                 let missing: Vec<TopicName> = names.iter().filter(missing).cloned().collect();
                 return Answer::later(async move { writer.create(names, missing).await });
             }
-            writer.names(&view, &names, &[]).map(Answer::Now)
+            let topics = names.iter().filter_map(|name| Some(view.topic_named(name)?.id)).collect();
+            match writer.awaited(&view, topics) {
+                Some(topics) => Answer::later(async move {
+                    let (writer, view) = writer.settled(topics).await;
+                    writer.names(&view, &names, &[])
+                }),
+                None => writer.names(&view, &names, &[]).map(Answer::Now),
+            }
         }
-        Asked::Ids(ids) => writer.ids(&view, &ids).map(Answer::Now),
+        Asked::Ids(ids) => match writer.awaited(&view, ids.iter().copied().collect()) {
+            Some(topics) => Answer::later(async move {
+                let (writer, view) = writer.settled(topics).await;
+                writer.ids(&view, &ids)
+            }),
+            None => writer.ids(&view, &ids).map(Answer::Now),
+        },
     }
 }
 
@@ -124,13 +141,26 @@ struct Writer {
     node: Arc<Node>,
     call: Call,
     operations: Operations,
-    /// This broker, if it must not be called a leader now.
-    without_lease: Option<felix_protocol::ids::BrokerId>,
+    /// Brokers that must not be called leaders now.
+    not_leading: Vec<felix_protocol::ids::BrokerId>,
     /// This broker, if clients had better ask another.
     left_out: Option<felix_protocol::ids::BrokerId>,
 }
 
 impl Writer {
+    /// The topics, if their answer should wait.
+    fn awaited(&self, view: &View, topics: Vec<TopicId>) -> Option<Vec<TopicId>> {
+        awaited::is_any(view, &topics, &self.not_leading).then_some(topics)
+    }
+
+    /// What is to be said after that wait.
+    async fn settled(self, topics: Vec<TopicId>) -> (Writer, Arc<View>) {
+        awaited::settle(&self.node, &self.call.client, topics).await;
+        let view = self.node.view();
+        let (not_leading, left_out) = (self.node.not_leading(&view), self.node.left_out());
+        (Writer { not_leading, left_out, ..self }, view)
+    }
+
     async fn create(self, names: IndexSet<TopicName>, missing: Vec<TopicName>) -> Result<Reply, Reply> {
         let plain: Vec<&str> = missing.iter().map(|name| &***name).collect();
         let results = topics::create_by_default(&self.node, &plain).await;
@@ -181,7 +211,7 @@ impl Writer {
             version: self.call.version(),
             listener: Arc::clone(&self.call.client.listener),
             operations: self.operations,
-            without_lease: self.without_lease.is_some(),
+            not_leading: self.not_leading.clone(),
             left_out: self.left_out.is_some(),
         };
         if let Some(body) = self.node.metadata.lock().get(&key) {
@@ -245,7 +275,7 @@ impl Writer {
         let listener = &self.call.client.listener;
         let reachable = |id: &felix_protocol::ids::BrokerId| Node::endpoint(view, *id, listener).is_some();
         let (code, leader) = match view.leader(partition) {
-            own if own.is_some() && own == self.without_lease => (ErrorCode::LeaderNotAvailable, -1),
+            Some(leader) if self.not_leading.contains(&leader) => (ErrorCode::LeaderNotAvailable, -1),
             Some(leader) if reachable(&leader) => (ErrorCode::None, leader.0),
             Some(_) if self.call.version() >= 6 => (ErrorCode::ListenerNotFound, -1),
             Some(_) | None => (ErrorCode::LeaderNotAvailable, -1),
@@ -272,7 +302,7 @@ struct CacheKey {
     version: i16,
     listener: Arc<str>,
     operations: Operations,
-    without_lease: bool,
+    not_leading: Vec<felix_protocol::ids::BrokerId>,
     left_out: bool,
 }
 

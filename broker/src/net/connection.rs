@@ -423,6 +423,7 @@ impl Connection {
         if let Some(charge) = &charge {
             self.mute(charge.owed(), self.node.clock.now());
         }
+        self.client.asks.notify_waiters();
         let began = charge.as_ref().and_then(|charge| charge.begin(&self.node));
         let started = handlers::start(&self.node, &self.client, &self.account, request);
         let (answer, load) = match started {

@@ -10,6 +10,7 @@ use felix_protocol::time::Clock;
 use socket2::{Domain, Protocol, SockRef, Socket, TcpKeepalive, Type};
 use thiserror::Error;
 use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Notify;
 
 use super::connection::{Connection, Ended};
 use super::{Census, Place};
@@ -175,7 +176,7 @@ fn admit(stream: TcpStream, peer: SocketAddr, name: &Arc<str>, node: &Arc<Node>,
         return;
     }
     node.metrics.connections_accepted.inc();
-    let client = Client { listener: Arc::clone(name), peer };
+    let client = Client { listener: Arc::clone(name), peer, asks: Notify::new() };
     tasks::spawn("connection", attend(stream, client, Arc::clone(node), place, wait));
 }
 

@@ -26,7 +26,7 @@ use tokio::sync::{OwnedSemaphorePermit, mpsc};
 
 use crate::partitions::lane::{LaneSender, Message};
 use crate::partitions::throttle::Gate;
-use crate::peers::{Figures, Link, Peers, Room, Unanswered, Up};
+use crate::peers::{Figures, Link, Lost, Peers, Room, Unanswered, Up};
 use crate::tasks;
 
 mod bulk;
@@ -95,6 +95,11 @@ impl Ships {
         if self.peers.set(Arc::clone(&peers)).is_ok() {
             tasks::spawn("shipping", Arc::clone(self).follow(peers, lanes));
         }
+    }
+
+    /// The peers to which a connection broke.
+    pub(crate) fn lost(&self) -> Vec<(BrokerId, Lost)> {
+        self.peers.get().map(|peers| peers.lost()).unwrap_or_default()
     }
 
     /// Keeps a queue for each link there is. A link that is gone ends its own.

@@ -36,6 +36,16 @@ pub struct Up {
     pub session: SessionId,
 }
 
+/// A connection that broke, and was not to be had again since: the other end closed it, and refuses new ones. So does the
+/// machine of a process that was killed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Lost {
+    /// The peer's life that it led to.
+    pub session: SessionId,
+    /// When it broke.
+    pub at: MonoTime,
+}
+
 /// Told of each answer, and why there is none. Says whether it was the last; after an error it always was. Called on the
 /// network's threads, and must not wait.
 pub type Answered = Box<dyn FnMut(Result<Message, Unanswered>) -> bool + Send>;
@@ -69,6 +79,7 @@ pub struct Link {
     requests: Arc<Semaphore>,
     bytes: Arc<Semaphore>,
     up: watch::Sender<Option<Up>>,
+    lost: Mutex<Option<Lost>>,
 }
 
 /// What became of a request, for the metric.
@@ -85,6 +96,7 @@ impl Link {
             requests: Arc::new(Semaphore::new(MOST_REQUESTS)),
             bytes: Arc::new(Semaphore::new(MOST_BYTES as usize)),
             up: watch::Sender::new(None),
+            lost: Mutex::new(None),
         }
     }
 
@@ -96,6 +108,11 @@ impl Link {
     /// Tells of every connection, and of its end.
     pub fn up(&self) -> watch::Receiver<Option<Up>> {
         self.up.subscribe()
+    }
+
+    /// The connection that broke, if that is how things are.
+    pub fn lost(&self) -> Option<Lost> {
+        *self.lost.lock()
     }
 
     /// Waits for room for a request of so many bytes. One that is larger than all there is takes all there is.
@@ -143,13 +160,23 @@ impl Link {
         let number = self.next.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         let up = Up { number, session };
         *self.live.lock() = Some(Live { up, outgoing, pending: BTreeMap::new() });
+        *self.lost.lock() = None;
         self.up.send_replace(Some(up));
         receiver
     }
 
-    /// The connection is down: nobody will answer what was sent on it.
-    pub(super) fn end(&self, outcome: Outcome<'_>) {
-        let Some(live) = self.live.lock().take() else { return };
+    /// The connection is down, or could not be made: nobody will answer what was sent on it. `broke`: the other end would
+    /// have none of it ([`Lost`]).
+    pub(super) fn end(&self, broke: bool, outcome: Outcome<'_>) {
+        let taken = self.live.lock().take();
+        let mut lost = self.lost.lock();
+        *lost = match &taken {
+            _ if !broke => None,
+            Some(live) => Some(Lost { session: live.up.session, at: self.clock.now() }),
+            None => *lost,
+        };
+        drop(lost);
+        let Some(live) = taken else { return };
         self.up.send_replace(None);
         for (_, mut pending) in live.pending {
             outcome(pending.kind, "disconnected");
@@ -252,6 +279,25 @@ impl BackOff {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_connection_that_broke_is_lost_until_there_is_another_or_something_else_is_in_its_way() {
+        let link = Link::new(BrokerId(2), SystemClock::start(), 1);
+        let mut outcome = |_, _| {};
+        link.end(true, &mut outcome);
+        assert_eq!(link.lost(), None, "it was never up: nobody is missed");
+        let _sent = link.begin(SessionId(7));
+        link.end(true, &mut outcome);
+        let lost = link.lost().unwrap();
+        assert_eq!(lost.session, SessionId(7));
+        link.end(true, &mut outcome);
+        assert_eq!(link.lost(), Some(lost), "refused again: it is still the same");
+        let _sent = link.begin(SessionId(7));
+        assert_eq!(link.lost(), None);
+        link.end(true, &mut outcome);
+        link.end(false, &mut outcome);
+        assert_eq!(link.lost(), None, "a network in between says nothing of the peer");
+    }
 
     #[test]
     fn waits_double_and_differ() {

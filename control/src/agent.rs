@@ -290,7 +290,7 @@ impl Agent {
                     let name = topic.name.clone();
                     Step::Done(Ok(CreatedTopic { id, name, partitions, replication_factor: factor }))
                 }
-                Err(refused) => Step::Done(Err(refused)),
+                Err(refused) => Step::Refused(Err(refused)),
                 Ok((_, created)) if validate_only => Step::Done(Ok(created)),
                 Ok((decision, created)) => Step::Write(decision, Box::new(move |_| Ok(created))),
             };
@@ -332,7 +332,7 @@ impl Agent {
         for topic in which {
             let (to, from) = oneshot::channel();
             let decide = move |view: &View| match topics::delete(view, &topic) {
-                Err(refused) => Step::Done(Err(refused)),
+                Err(refused) => Step::Refused(Err(refused)),
                 Ok((decision, deleted)) => Step::Write(decision, Box::new(move |_| Ok(deleted))),
             };
             self.submit(decide, |answer| drop(to.send(answer)));
@@ -361,7 +361,7 @@ impl Agent {
     ) -> Result<(), AdminError<WidenRefused>> {
         let name = name.to_owned();
         let answer = self.run(move |view| match topics::widen(view, &name, total, assignments.as_deref()) {
-            Err(refused) => Step::Done(Err(refused)),
+            Err(refused) => Step::Refused(Err(refused)),
             Ok((_, id)) if validate_only => Step::Done(Ok(id)),
             Ok((decision, id)) => Step::Write(decision, Box::new(move |_| Ok(id))),
         });
@@ -381,7 +381,7 @@ impl Agent {
         mut edit: impl FnMut(&Overrides) -> Result<Overrides, String> + Send + 'static,
     ) -> Result<(), AdminError<EditRefused>> {
         let answer = self.run(move |view| match overrides::decide(view, &target, &mut edit) {
-            Err(refused) => Step::Done(Err(refused)),
+            Err(refused) => Step::Refused(Err(refused)),
             Ok(Some(decision)) if !validate_only => Step::Write(decision, Box::new(|_| Ok(()))),
             Ok(_) => Step::Done(Ok(())),
         });

@@ -33,7 +33,7 @@ pub(crate) use published::Published;
 pub use published::{Applying, LeaseView, Revoked};
 pub(crate) use sessions::Sessions;
 
-use job::guarded;
+use job::{Decided, guarded};
 use round::Round;
 use turn::Asked;
 
@@ -321,6 +321,8 @@ impl<S: Store> Executor<S> {
     /// Decides and commits until nothing is left; jobs are answered on the way.
     pub(crate) async fn settle(&mut self) -> Result<(), StoreError> {
         let mut refusals = 0;
+        // Where nobody else writes, nothing can be missing.
+        let mut is_current = self.sessions.is_none();
         loop {
             if self.watch.is_none() {
                 self.relist().await?;
@@ -340,10 +342,16 @@ impl<S: Store> Executor<S> {
             if is_turn {
                 self.inquire().await;
             }
-            let round = self.gather(is_turn);
+            let round = self.gather(is_turn, is_current);
             self.publish();
             if round.decisions.is_empty() {
-                return Ok(());
+                if !round.is_doubted {
+                    return Ok(());
+                }
+                let newest = self.store.list(&Key::Cluster.to_string(), None, 1).await?.revision;
+                self.catch_up(newest).await?;
+                is_current = true;
+                continue;
             }
             match self.commit(&round.decisions).await {
                 Ok(Outcome { landed, failure: Some(what), .. }) if !landed.contains(&true) => {
@@ -358,6 +366,8 @@ impl<S: Store> Executor<S> {
                     }
                 }
                 Ok(outcome) => {
+                    // A transaction is answered from the newest state, and that was caught up with.
+                    is_current = true;
                     self.publish();
                     self.answer(&round, &outcome);
                 }
@@ -373,7 +383,7 @@ impl<S: Store> Executor<S> {
 
     /// The next transaction: the controller's decisions, if it is its turn, and the jobs', as many as fit, no key written
     /// twice.
-    fn gather(&mut self, is_turn: bool) -> Round {
+    fn gather(&mut self, is_turn: bool, is_current: bool) -> Round {
         let limit = self.store.batch_limit();
         let mut round =
             Round { slots: limit.decisions, room: limit.operations, bytes: limit.bytes, ..Round::default() };
@@ -393,12 +403,15 @@ impl<S: Store> Executor<S> {
         }
         round.controllers = round.decisions.len();
         for mut job in std::mem::take(&mut self.jobs) {
-            // One that decides nothing has answered.
-            let Ok(decided) = guarded(job.as_mut(), |job| job.decide(&self.view)) else { continue };
-            let Some(decision) = decided else { continue };
-            if round.fits(&decision) {
-                round.take(decision);
-                round.jobs.push(self.jobs.len());
+            let decided = guarded(job.as_mut(), |job| job.decide(&self.view, is_current));
+            match decided {
+                Err(_) | Ok(Decided::Answered) => continue,
+                Ok(Decided::Doubted) => round.is_doubted = true,
+                Ok(Decided::Write(decision)) if round.fits(&decision) => {
+                    round.take(decision);
+                    round.jobs.push(self.jobs.len());
+                }
+                Ok(Decided::Write(_)) => {}
             }
             self.jobs.push(job);
         }

@@ -81,7 +81,7 @@ impl Agent {
     /// Removes a node whose session is over.
     pub async fn unregister(&self, node: BrokerId) -> Result<(), AdminError<NotRemoved>> {
         let answer = self.run(move |view| match registration::unregister(view, node) {
-            Err(refused) => Step::Done(Err(refused)),
+            Err(refused) => Step::Refused(Err(refused)),
             Ok(decision) => Step::Write(decision, Box::new(|_| Ok(()))),
         });
         answer.await?.map_err(AdminError::Refused)
@@ -97,7 +97,7 @@ impl Agent {
             let (to, from) = oneshot::channel();
             let decide = decide.clone();
             let step = move |view: &View| match decide(view, &one) {
-                Err(refused) => Step::Done(Err(refused)),
+                Err(refused) => Step::Refused(Err(refused)),
                 Ok(None) => Step::Done(Ok(())),
                 Ok(Some(decision)) => Step::Write(decision, Box::new(|_| Ok(()))),
             };

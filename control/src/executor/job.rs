@@ -13,18 +13,32 @@ const ATTEMPTS: u32 = 64;
 
 /// See the module. `decide` may be called several times before a decision is committed, so it has no effects.
 pub(crate) trait Job: Send {
-    /// What to write now; `None`: nothing is to be written, and the answer was given.
-    fn decide(&mut self, view: &View) -> Option<Decision>;
+    /// What to write now. `is_current`: the view has all that was written before the job was given.
+    fn decide(&mut self, view: &View, is_current: bool) -> Decided;
     /// The decision was committed, or lost against another write. Returns whether the job is over.
     fn settled(&mut self, landed: bool, revision: Revision) -> bool;
     /// It will not be tried again.
     fn fail(&mut self, error: ControlError);
 }
 
+/// What came of a job.
+pub(crate) enum Decided {
+    /// Nothing is to be written, and the answer was given.
+    Answered,
+    /// This is to be written.
+    Write(Decision),
+    /// The answer would be no, and the view may be behind.
+    Doubted,
+}
+
 /// What a job's decision function says.
 pub(crate) enum Step<R> {
     /// There is nothing to write; this is the answer.
     Done(R),
+    /// It cannot be done, by what the view knows. Others may have written what the view has not heard of, and whoever asks may have heard
+    /// of it from them: brokers that joined, a topic that another broker has just created. So this is the answer once the view
+    /// is current.
+    Refused(R),
     /// This is to be written, and that is then the answer, given the revision at which it landed.
     Write(Decision, Box<dyn FnOnce(Revision) -> R + Send>),
 }
@@ -58,15 +72,16 @@ impl<R: Send + 'static> Wanted<R> {
 }
 
 impl<R: Send + 'static> Job for Wanted<R> {
-    fn decide(&mut self, view: &View) -> Option<Decision> {
+    fn decide(&mut self, view: &View, is_current: bool) -> Decided {
         match (self.decide)(view) {
-            Step::Done(answer) => {
+            Step::Refused(_) if !is_current => Decided::Doubted,
+            Step::Done(answer) | Step::Refused(answer) => {
                 self.reply(Ok(answer));
-                None
+                Decided::Answered
             }
             Step::Write(decision, answer) => {
                 self.answer = Some(answer);
-                Some(decision)
+                Decided::Write(decision)
             }
         }
     }

@@ -19,6 +19,8 @@ pub(super) struct Round {
     pub(super) slots: usize,
     pub(super) room: usize,
     pub(super) bytes: usize,
+    /// A job would be refused, by a view that may be behind.
+    pub(super) is_doubted: bool,
 }
 
 impl Round {

@@ -71,6 +71,34 @@ async fn three_nodes_form_one_cluster_and_all_see_what_one_of_them_does() {
     stop_all(agents).await;
 }
 
+/// Whoever asks may know more than the node that is asked: it has heard of it from another.
+#[tokio::test]
+async fn nobody_is_refused_for_what_a_node_has_not_heard_of_yet() {
+    let server = Server::new();
+    let (nodes, mut agents) = cluster(&server, 2).await;
+    nodes[1].ways.hold_watches(true);
+    let made = create(&agents[0], topic("orders", 1), Duration::ZERO).await;
+    let third = Node::new(&server, 3);
+    agents.push(third.join().await);
+    assert!(agents[1].view().topic(&made.id).is_none(), "it has not heard of the topic");
+    assert_eq!(agents[1].view().brokers().count(), 2, "nor of the node");
+    let wide = NewTopic { replication_factor: 3, ..topic("wide", 1) };
+    let asked = async {
+        let created = create(&agents[1], wide, Duration::ZERO).await;
+        (created.replication_factor, agents[1].delete_topics(vec![TopicRef::Id(made.id)]).await.remove(0))
+    };
+    let told = async {
+        tokio::time::sleep(LEASE / 20).await;
+        nodes[1].ways.hold_watches(false);
+    };
+    let ((factor, deleted), ()) = tokio::join!(asked, told);
+    assert_eq!(factor, 3);
+    assert_eq!(deleted.unwrap().id, made.id);
+    let again = agents[1].delete_topics(vec![TopicRef::Id(made.id)]).await.remove(0);
+    assert!(matches!(again, Err(AdminError::Refused(_))), "what is not there is refused all the same");
+    stop_all(agents).await;
+}
+
 #[tokio::test]
 async fn three_that_start_at_once_found_one_cluster() {
     let server = Server::new();

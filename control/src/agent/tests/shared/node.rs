@@ -56,6 +56,11 @@ impl Ways {
         shared.1.iter().for_each(|link| link.set_reach(reach));
     }
 
+    /// Whether watches are told nothing for the time being.
+    pub(super) fn hold_watches(&self, held: bool) {
+        self.shared.lock().1.iter().for_each(|link| link.hold_watches(held));
+    }
+
     /// What becomes of the next transactions on each way.
     pub(super) fn script(&self, fates: &[Fate]) {
         self.shared.lock().1.iter().for_each(|link| link.script(fates.iter().copied()));

@@ -40,6 +40,8 @@ use crate::rules::{AllRules, Rules};
 pub const MARK_WITHIN: Duration = Duration::from_millis(50);
 /// A follower hears something at least this often.
 pub const IDLE: Duration = Duration::from_secs(1);
+/// Followers that are level are told what there is at the same instants for all partitions, so that thousands share a request.
+const BEAT: Duration = Duration::from_millis(20);
 /// First wait after "not now"; doubles up to [`LONGEST_REST`].
 const FIRST_REST: Duration = Duration::from_millis(50);
 /// Longest wait before a follower is tried again.
@@ -155,10 +157,15 @@ impl<R: Rules> Cursor<R> {
             State::Shipping => {
                 let paced = self.rebuilding.as_ref().filter(|_| self.next < self.log.end);
                 let paced = paced.map_or(MonoTime::NEVER, Pace::ready_at);
-                self.mark_due.min(self.last_sent_at.after(IDLE)).min(paced)
+                self.mark_due.min(self.idle_at()).min(paced)
             }
             State::Reconciling | State::Restarting | State::Halted(_) => asks,
         }
+    }
+
+    /// When a follower that is told nothing else hears of the leader: a second after what it heard last, or a beat earlier.
+    fn idle_at(&self) -> MonoTime {
+        on_beat(self.last_sent_at.after(IDLE))
     }
 
     /// Takes in one event.
@@ -205,7 +212,7 @@ impl<R: Rules> Cursor<R> {
     fn moved(&mut self, log: LogFacts, now: MonoTime) {
         self.log = log;
         if log.mark > self.mark_sent && self.mark_due == MonoTime::NEVER {
-            self.mark_due = now.after(MARK_WITHIN * 4 / 5);
+            self.mark_due = on_beat(now.after(MARK_WITHIN * 4 / 5));
         }
     }
 
@@ -463,13 +470,19 @@ impl<R: Rules> Cursor<R> {
             let frame = self.fresh_frame(Kind::Data);
             self.reading = Some(frame);
             actions.push(Action::Ship { frame, log: pair.log, from: self.next, most });
-        } else if self.mark_due <= now || self.last_sent_at.after(IDLE) <= now {
+        } else if self.mark_due <= now || self.idle_at() <= now {
             let frame = self.fresh_frame(Kind::Data);
             self.flights.push_back(Flight { frame, kind: Kind::Data, bytes: 0 });
             actions.push(Action::Idle { frame, log: pair.log });
             self.said_something(now);
         }
     }
+}
+
+/// The last beat until then.
+fn on_beat(latest: MonoTime) -> MonoTime {
+    let beat = u64::try_from(BEAT.as_nanos()).unwrap_or(u64::MAX);
+    MonoTime(latest.0 - latest.0 % beat)
 }
 
 #[cfg(test)]

@@ -50,7 +50,7 @@ fn memory_of_what_is_on_its_way_is_bounded() {
         actions = cursor.step(Event::Sent { frame, next, bytes: most }, at(2));
     }
     assert_eq!((frames.len(), cursor.flying_bytes()), (2, 100));
-    assert_eq!(cursor.next_tick(), at(2).after(IDLE), "nothing to do before an answer");
+    assert_eq!(cursor.next_tick(), on_beat(at(2).after(IDLE)), "nothing to do before an answer");
     let actions = cursor.step(stored(1, 1, 70), at(3));
     assert!(matches!(actions.last(), Some(Action::Ship { from: 110, most: 60, .. })), "{actions:?}");
 }
@@ -64,7 +64,10 @@ fn a_mark_that_moved_is_told_soon_and_an_idle_follower_hears_something_each_seco
     assert!(due > at(100) && due <= at(100).after(MARK_WITHIN));
     let actions = cursor.step(Event::Tick, due);
     assert!(matches!(actions.as_slice(), [Action::Idle { .. }]), "{actions:?}");
-    assert_eq!(cursor.next_tick(), due.after(IDLE));
+    assert_eq!(cursor.next_tick(), due.after(IDLE), "what is said on a beat is said on one again");
+    let mut other = shipping();
+    other.step(Event::Log(facts(10, 11)), at(117));
+    assert_eq!(other.next_tick(), due, "with other partitions");
     // A data frame carries the mark as well.
     cursor.step(Event::Log(facts(20, 12)), at(200));
     cursor.step(Event::Sent { frame: FrameId(2), next: 20, bytes: 10 }, at(200));

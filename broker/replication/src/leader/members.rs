@@ -4,7 +4,8 @@
 //!             behind for 4 × usual (50 to 500 ms), halted, draining; fenced, where writes go on
 //!   member ────────────────────────────────────────────────────────────────▶ out
 //!      ▲                                                                      │ level again for 1 s, doubled
-//!      │  swapped in at once for one that must go; at once, too, while        │ with each flap up to 60 s
+//!      │  swapped in at once for one that must go; at once, too, while        │ with each flap up to 60 s (4 s
+//!      │                                                                      │ where its broker was away)
 //!      └─────────────────────────────────── fewer than needed are in ◀────────┘
 //! ```
 //!
@@ -30,6 +31,9 @@ pub const MOST_SLOW: Duration = Duration::from_millis(500);
 pub const FIRST_LEVEL: Duration = Duration::from_secs(1);
 /// The same after many flaps.
 pub const LONGEST_LEVEL: Duration = Duration::from_secs(60);
+/// Nor than this where its broker was away meanwhile, fenced or draining: restarts and pauses cost the others at most [`MOST_SLOW`] each,
+/// and whoever restarts one broker after the other waits for each to be back in the set.
+pub const LONGEST_RETURN: Duration = Duration::from_secs(4);
 /// A partition that was written to so recently will be again: whoever is fenced is dropped at once, not when the next write waits for it.
 /// Of one that rests the fenced stay in the set: they hold all of it, and could lead when they come back first.
 pub const IN_USE: Duration = Duration::from_secs(60);
@@ -316,6 +320,9 @@ impl Members {
             let behind = self.trail.behind_since(position);
             let slow = behind.is_some_and(|since| now.since(since) >= follower.slow_after());
             let gone = self.nodes.fenced.contains(broker) || self.nodes.draining.contains(broker);
+            if gone {
+                follower.level_wait = follower.level_wait.min(LONGEST_RETURN);
+            }
             if follower.halted || slow || gone || core.dead.contains(&follower.pair) {
                 follower.level_since = None;
                 continue;

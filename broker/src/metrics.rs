@@ -230,7 +230,7 @@ table! {
         "Bytes of records that were handed over to be sent to another broker's copies, by broker"
         ? "Who is sent records, and how many?";
     shipping_read_bytes: IntCounterVec = "felix_peer_shipping_read_bytes_total" ["source"]
-        "Bytes of records that were read in order to be shipped, by where they lay: memory or disk"
+        "Bytes of records that were read in order to be shipped, by where they lay: memory, disk, or sealed (on the disk, compared with the segment's seal)"
         ? "Do followers cost reads of the disk?";
     peer_requests: IntCounterVec = "felix_peer_requests_total" ["kind", "outcome"]
         "Requests to other brokers that are over, by kind of frame and by what came of them"

@@ -124,6 +124,17 @@ pub struct Setup {
     pub figures: Figures,
 }
 
+/// Where records lay that were read for a peer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Source {
+    /// In memory.
+    Memory,
+    /// On the disk: each batch was compared with its checksum.
+    Disk,
+    /// There, in a closed segment: they were compared with its seal.
+    Sealed,
+}
+
 /// The series of this module.
 #[derive(Clone)]
 pub struct Figures {
@@ -158,8 +169,12 @@ impl Figures {
     }
 
     /// Bytes of records were read for a peer.
-    pub(crate) fn read(&self, from_memory: bool, bytes: usize) {
-        let source = if from_memory { "memory" } else { "disk" };
+    pub(crate) fn read(&self, source: Source, bytes: usize) {
+        let source = match source {
+            Source::Memory => "memory",
+            Source::Disk => "disk",
+            Source::Sealed => "sealed",
+        };
         self.read.with_label_values(&[source]).inc_by(bytes as u64);
     }
 

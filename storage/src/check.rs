@@ -9,6 +9,7 @@ use felix_protocol::batch::{BatchHeader, CRC_FROM, HEADER_BYTES};
 use felix_protocol::ids::{Generation, Offset};
 
 use crate::disk::{Disk, DiskFile};
+use crate::seal::marks::{Mark, Marks, Sealed};
 use crate::seal::{Found, Seal};
 use crate::segment::Segment;
 use crate::segment::walk::has_sound_offsets;
@@ -39,6 +40,9 @@ pub(crate) struct Checker {
     generation: Option<Generation>,
     whole: u32,
     size: u64,
+    /// Checksum of all before the batch that is looked at.
+    whole_before: u32,
+    marks: Marks,
     /// Where offsets are missing first: position, and the offset that was due.
     gap: Option<(u64, Offset)>,
     /// A transaction ended in it, one way or the other.
@@ -73,6 +77,8 @@ impl Checker {
             generation: None,
             whole: 0,
             size: 0,
+            whole_before: 0,
+            marks: Marks::default(),
             gap: None,
             markers: false,
             batches: 0,
@@ -104,12 +110,15 @@ impl Checker {
         mut bytes: &[u8],
         seen: &mut impl FnMut(u64, &BatchHeader),
     ) -> Result<(), Fault> {
-        self.whole = crc32c::crc32c_append(self.whole, bytes);
         self.size += bytes.len() as u64;
         while !bytes.is_empty() {
             match self.batch {
                 None => {
+                    if self.head.is_empty() {
+                        self.whole_before = self.whole;
+                    }
                     let take = (HEADER_BYTES - self.head.len()).min(bytes.len());
+                    self.whole = crc32c::crc32c_append(self.whole, &bytes[..take]);
                     self.head.extend_from_slice(&bytes[..take]);
                     bytes = &bytes[take..];
                     if self.head.len() == HEADER_BYTES {
@@ -118,6 +127,7 @@ impl Checker {
                 }
                 Some((header, left)) => {
                     let take = left.min(bytes.len());
+                    self.whole = crc32c::crc32c_append(self.whole, &bytes[..take]);
                     self.batch_crc = crc32c::crc32c_append(self.batch_crc, &bytes[..take]);
                     bytes = &bytes[take..];
                     self.batch = Some((header, left - take));
@@ -157,6 +167,8 @@ impl Checker {
         {
             return self.fault(format!("generation {generation} follows the newer {newest}"));
         }
+        let here = Mark { position: self.batch_at, next: self.next, crc: self.whole_before };
+        self.marks.before(here, header.bytes);
         if header.base_offset != self.next {
             self.gap.get_or_insert((self.batch_at, self.next));
         }
@@ -196,6 +208,11 @@ impl Checker {
             open: false,
             aborted: self.markers,
         }
+    }
+
+    /// The seal with what stands behind it.
+    pub(crate) fn sealed(&self, known_gaps: bool) -> Sealed {
+        Sealed { seal: self.seal(known_gaps), marks: Some(self.marks.clone()) }
     }
 
     /// Whether offsets are missing between its batches.

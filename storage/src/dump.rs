@@ -13,6 +13,7 @@ use crate::index::{IndexEntry, OffsetEntry, TimeEntry, read_entries};
 use crate::layout::{self, Kind};
 use crate::producers::snapshot;
 use crate::replicas;
+use crate::seal::marks::{Marks, Sealed};
 use crate::seal::{Found, Seal};
 use crate::segment::walk::{Broken, Walk, valid_batch_after};
 
@@ -226,14 +227,19 @@ fn dump_snapshot<D: Disk>(disk: &D, path: &Path, out: &mut impl Write) -> io::Re
 }
 
 fn dump_seal<D: Disk>(disk: &D, path: &Path, base: Offset, out: &mut impl Write) -> io::Result<()> {
-    match Seal::decode(&read_whole(disk, path, LIMIT)?, base) {
+    let content = read_whole(disk, path, LIMIT)?;
+    match Seal::decode(&content, base) {
         Found::Seal(seal) => writeln!(
             out,
-            "offsets: {}..{} size: {} checksum: {:#010x}{}{}{}",
+            "offsets: {}..{} size: {} checksum: {:#010x} {}{}{}{}",
             seal.base,
             seal.next,
             seal.size,
             seal.crc,
+            match Sealed::decode(&content, base) {
+                Some(sealed) => format!("marks: {}", sealed.marks.as_ref().map_or(0, Marks::len)),
+                None => "BROKEN: its marks".to_owned(),
+            },
             if seal.gaps { " offsets are missing" } else { "" },
             if seal.open { " of a clean stop" } else { "" },
             if seal.aborted { " aborted transactions may be in it" } else { "" },

@@ -43,6 +43,7 @@ mod lookup;
 mod read;
 mod retention;
 mod roll;
+mod sealed;
 mod truncate;
 
 #[cfg(test)]
@@ -482,12 +483,12 @@ impl<D: Disk> Log<D> {
             let indexes = self.active.complete_indexes();
             if !short {
                 self.mark_others_dirty(indexes);
-                if let Some(running) = self.running {
-                    self.stage_seal(&Seal {
+                if let Some(running) = self.running.take() {
+                    self.stage_seal(&running.sealed(Seal {
                         open: true,
                         aborted: !self.active.gathered_aborted().is_empty(),
                         ..running.seal(self.active.base(), self.end, false)
-                    });
+                    }));
                 }
             }
         }

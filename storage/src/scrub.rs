@@ -150,7 +150,7 @@ impl<D: Disk> Scrub<D> {
             Verdict::BadSeal(why) => Outcome::Resealed(why),
         };
         let gaps = matches!(found, Found::Seal(seal) if seal.gaps);
-        let content = self.checker.seal(gaps).encode();
+        let content = self.checker.sealed(gaps).encode();
         seal::write(home.dir.disk(), &home.folder, &content, segment.base())?;
         Ok(outcome)
     }

@@ -1,4 +1,4 @@
-//! The seal of a closed segment: `.seal` beside its `.log`, 40 bytes.
+//! The seal of a closed segment: `.seal` beside its `.log`, 40 bytes, and the marks behind it ([`marks`]).
 //!
 //! ```text
 //!  0  magic       u32  "FxS1"
@@ -19,7 +19,7 @@
 //!
 //! Whoever writes a segment anew (compaction) adds each batch it writes to a [`Running`]; removes the old seals
 //! ([`discard`]) and flushes the folder before the new file takes the old one's name; and then writes the
-//! content of [`Running::seal`], `compacted` ([`write`]). Without that last step the scrub seals it.
+//! content of [`Running::sealed`], `compacted` ([`write`]). Without that last step the scrub seals it.
 
 use std::path::Path;
 
@@ -28,6 +28,10 @@ use felix_protocol::ids::Offset;
 
 use crate::disk::{self, Disk, OpenMode, write_all_at};
 use crate::layout::{self, Kind};
+
+pub(crate) mod marks;
+
+use marks::{Mark, Marks, Sealed};
 
 /// Bytes of a seal.
 pub(crate) const BYTES: usize = 40;
@@ -88,12 +92,14 @@ impl Seal {
         bytes
     }
 
-    /// What the content of a seal's file is worth; `base` is what the file's name says.
+    /// What the first bytes of a seal's file are worth; `base` is what the file's name says.
     pub(crate) fn decode(bytes: &[u8], base: Offset) -> Found {
         if bytes.is_empty() {
             return Found::Missing;
         }
-        let Ok(bytes) = <&[u8; BYTES]>::try_from(bytes) else { return Found::Bad("it is not 40 bytes long") };
+        let Some(bytes) = bytes.first_chunk::<BYTES>() else {
+            return Found::Bad("it is shorter than 40 bytes");
+        };
         if u32::from_be_bytes(take(bytes, 0)) != MAGIC {
             return Found::Bad("it does not begin as a seal does");
         }
@@ -123,10 +129,27 @@ fn take<const N: usize>(bytes: &[u8; BYTES], at: usize) -> [u8; N] {
     out
 }
 
-/// Looks at the seal of the segment at `base`. One that cannot be read is as good as a bad one.
+/// Looks at the seal of the segment at `base` and at what stands behind it. One that cannot be read is as good as a bad one.
 pub(crate) fn read<D: Disk>(disk: &D, folder: &Path, base: Offset) -> Found {
-    match disk::read_whole(disk, &layout::file_path(folder, base, Kind::Seal), BYTES as u64) {
-        Ok(content) => Seal::decode(&content, base),
+    found(Sealed::content(disk, folder, base), |content| match Sealed::decode(content, base) {
+        Some(sealed) => Found::Seal(sealed.seal),
+        None => match Seal::decode(content, base) {
+            Found::Seal(_) => Found::Bad("what stands behind it is wrong"),
+            other => other,
+        },
+    })
+}
+
+/// The same, but looks at the seal alone.
+pub(crate) fn read_alone<D: Disk>(disk: &D, folder: &Path, base: Offset) -> Found {
+    let opened = disk.open(&layout::file_path(folder, base, Kind::Seal), OpenMode::Read);
+    let content = opened.and_then(|file| disk::read_up_to(&file, BYTES, 0));
+    found(content, |content| Seal::decode(content, base))
+}
+
+fn found(content: std::io::Result<Vec<u8>>, decode: impl FnOnce(&[u8]) -> Found) -> Found {
+    match content {
+        Ok(content) => decode(&content),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Found::Missing,
         Err(_) => Found::Bad("it cannot be read"),
     }
@@ -158,22 +181,24 @@ pub(crate) fn discard<D: Disk>(disk: &D, folder: &Path, base: Offset) -> std::io
 }
 
 /// The checksum of a segment while batches are added to it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Running {
     crc: u32,
     size: u64,
     gaps: bool,
+    /// `None`: the beginning was sealed by an earlier version.
+    marks: Option<Marks>,
 }
 
 impl Running {
     /// Of a segment that holds nothing.
     pub(crate) fn new() -> Running {
-        Running::default()
+        Running { marks: Some(Marks::default()), ..Running::default() }
     }
 
     /// As a seal says, which covers the whole file.
-    pub(crate) fn of(seal: &Seal) -> Running {
-        Running { crc: seal.crc, size: seal.size, gaps: seal.gaps }
+    pub(crate) fn of(Sealed { seal, marks }: Sealed) -> Running {
+        Running { crc: seal.crc, size: seal.size, gaps: seal.gaps, marks }
     }
 
     /// Their CRC-32C.
@@ -189,6 +214,9 @@ impl Running {
     /// Takes in a batch whose checksum was found right: its first bytes as they stand in the file, at least
     /// [`CRC_FROM`] of them. Offsets are missing before it if it does not begin at `due`.
     pub(crate) fn add(&mut self, header: &BatchHeader, first: &[u8], due: Offset) {
+        if let Some(marks) = &mut self.marks {
+            marks.before(Mark { position: self.size, next: due, crc: self.crc }, header.bytes);
+        }
         let head = crc32c::crc32c_append(self.crc, &first[..CRC_FROM]);
         self.crc = combine(head, header.crc, (header.bytes - CRC_FROM) as u64);
         self.size += header.bytes as u64;
@@ -200,6 +228,11 @@ impl Running {
     pub(crate) fn seal(&self, base: Offset, next: Offset, compacted: bool) -> Seal {
         let gaps = self.gaps | compacted;
         Seal { base, next, size: self.size, crc: self.crc, gaps, open: false, aborted: false }
+    }
+
+    /// A seal of what was added, with what stands behind it.
+    pub(crate) fn sealed(&self, seal: Seal) -> Sealed {
+        Sealed { seal, marks: self.marks.clone() }
     }
 }
 

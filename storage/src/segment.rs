@@ -7,7 +7,7 @@
 
 use std::io;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use arc_swap::ArcSwapOption;
@@ -24,11 +24,13 @@ use crate::handles::Slot;
 use crate::index::txn::AbortedTransaction;
 use crate::index::{IndexEntry, OffsetEntry, TimeEntry};
 use crate::layout::{self, Kind};
+use crate::seal::marks::Sealed;
 use crate::seal::{self, Running};
 
 mod aborted;
 mod lookup;
 pub(crate) mod output;
+mod sealed;
 pub(crate) mod walk;
 
 use output::Kept;
@@ -74,6 +76,10 @@ pub(crate) struct Segment<D: Disk> {
     damage: OnceLock<Box<Damaged>>,
     /// Held while its seal is made or taken away; true once other bytes are about to take its place.
     replaced: Mutex<bool>,
+    /// The seal, while somebody reads the segment by it.
+    sealed: ArcSwapOption<Sealed>,
+    /// What stands behind its seal was found wrong.
+    unsealable: AtomicBool,
 }
 
 #[derive(Default)]
@@ -160,6 +166,8 @@ impl<D: Disk> Segment<D> {
             checked_at: AtomicI64::new(0),
             damage: OnceLock::new(),
             replaced: Mutex::new(false),
+            sealed: ArcSwapOption::empty(),
+            unsealable: AtomicBool::new(false),
         }
     }
 
@@ -200,6 +208,7 @@ impl<D: Disk> Segment<D> {
     pub(crate) fn discard_seal(&self, replaced: bool) -> io::Result<()> {
         let mut held = self.hold_seal();
         *held |= replaced;
+        self.sealed.store(None);
         seal::discard(self.disk(), &self.home.folder, self.base)
     }
 

@@ -14,9 +14,7 @@ use felix_protocol::batch::{BatchHeader, CheckedBatch, HEADER_BYTES};
 use felix_protocol::ids::{Generation, Offset};
 use felix_protocol::peer::ship::Said;
 use felix_protocol::time::{Clock, MonoTime};
-use felix_replication::follower::{
-    Action, BatchFacts, Event, Follower, Frame, Held, Hole, Reply, Restart, Token,
-};
+use felix_replication::follower::{Action, Event, Follower, Frame, Held, Hole, Reply, Restart, Token};
 use felix_replication::halted::HaltReason;
 use felix_storage::disk::Disk;
 use felix_storage::{Replica, StorageError};
@@ -25,6 +23,10 @@ use crate::actions::Ports;
 use crate::copy::Copy;
 use crate::fence::with_new_id;
 use crate::published::{Published, Stage};
+
+mod unpacked;
+
+pub use unpacked::Unfit;
 
 /// Frames that may wait for one copy: more than any leader has under way.
 const MOST_QUEUED: usize = 64;
@@ -55,12 +57,6 @@ pub struct Shipped {
 enum Queued {
     Frame(Shipped),
     Restart(Restart),
-}
-
-/// What is known of a batch.
-pub fn facts(header: &BatchHeader) -> Option<BatchFacts> {
-    let (base, last) = (header.base_offset, header.last_offset());
-    Some(BatchFacts { base, last, generation: header.generation? })
 }
 
 /// What a copy keeps while it follows.

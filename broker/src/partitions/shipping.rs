@@ -20,13 +20,13 @@ use felix_protocol::peer::ship::{Answer, Part, Ship};
 use felix_protocol::time::MonoTime;
 use felix_replication::cursor::{Event, FrameId, IDLE};
 use felix_storage::disk::os::OsDisk;
-use felix_storage::{LogReader, Read};
+use felix_storage::{LogReader, Read, ReadError};
 use parking_lot::Mutex;
 use tokio::sync::{OwnedSemaphorePermit, mpsc};
 
 use crate::partitions::lane::{LaneSender, Message};
 use crate::partitions::throttle::Gate;
-use crate::peers::{Figures, Link, Lost, Peers, Room, Unanswered, Up};
+use crate::peers::{Figures, Link, Lost, Peers, Room, Source, Unanswered, Up};
 use crate::tasks;
 
 mod bulk;
@@ -388,12 +388,11 @@ impl Request {
             let event = Event::Sent { frame, next: part.next, bytes: 0 };
             self.sent.push((lane.clone(), told(event)));
         } else if let Some(most) = most {
-            // The log start may lie inside the batch that comes first.
-            let read = || reader.read(part.from.max(part.log_start), most, part.log_end, true);
-            let in_memory = reader.in_memory(part.from);
-            let read = if in_memory { read() } else { tasks::apart(read) };
-            toll.figures.read(in_memory, read.as_ref().map_or(0, |read| read.bytes));
-            match read {
+            let read = records(&reader, &part, most);
+            if let Ok((source, read)) = &read {
+                toll.figures.read(*source, read.bytes);
+            }
+            match read.map(|(_, read)| read) {
                 Ok(read) if part.from < part.log_start && begins_at(&read) != Some(part.from) => {
                     // The log begins later by now than where this follower is.
                     lane.send(told(Event::Unreadable(frame)));
@@ -419,6 +418,20 @@ impl Request {
         self.waiting.put(lane, head, frame);
         self.parts.push(part);
     }
+}
+
+/// The records of a part, and where they lay.
+fn records(reader: &LogReader<OsDisk>, part: &Part, most: usize) -> Result<(Source, Read), ReadError> {
+    // The log start may lie inside the batch that comes first.
+    let from = part.from.max(part.log_start);
+    let plain = || reader.read(from, most, part.log_end, true);
+    if reader.in_memory(part.from) {
+        return Ok((Source::Memory, plain()?));
+    }
+    tasks::apart(|| match reader.read_sealed(from, most, part.log_end)? {
+        Some(read) => Ok((Source::Sealed, read)),
+        None => Ok((Source::Disk, plain()?)),
+    })
 }
 
 fn begins_at(read: &Read) -> Option<Offset> {

@@ -1,5 +1,6 @@
 //! The cases, by subject.
 
+mod catching_up;
 mod coordinators;
 mod cuts;
 mod faults;
@@ -42,6 +43,7 @@ pub fn all() -> Vec<Case> {
         coordinators::CASES,
         replicated::CASES,
         replicated_logs::CASES,
+        catching_up::CASES,
         replicated_storm::CASES,
         partitioned::CASES,
         leader_cut::CASES,

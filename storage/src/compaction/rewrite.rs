@@ -15,7 +15,7 @@ use crate::disk::Disk;
 use crate::error::{Doing, ReadError, StorageError};
 use crate::index::txn::AbortedTransaction;
 use crate::layout::{self, Kind};
-use crate::seal::{self, Seal};
+use crate::seal::{self, marks::Sealed};
 use crate::segment::Segment;
 use crate::segment::output::{self, Kept, Output};
 use crate::segment::walk::{Step, Walk};
@@ -70,7 +70,7 @@ pub struct Cleaned<D: Disk> {
     pub(crate) next: Offset,
     /// How often the log had been cut.
     pub(crate) cuts: u64,
-    pub(crate) seal: Seal,
+    pub(crate) seal: Sealed,
     pub(crate) kept: Vec<Kept<D::File>>,
     pub(crate) committed: bool,
 }
@@ -451,7 +451,7 @@ impl<D: Disk> Cleaned<D> {
 pub struct Replaced<D: Disk> {
     pub(crate) home: Arc<crate::segment::Home<D>>,
     pub(crate) files: Vec<std::path::PathBuf>,
-    pub(crate) seal: Seal,
+    pub(crate) seal: Sealed,
     pub(crate) output: Arc<Segment<D>>,
 }
 
@@ -472,8 +472,9 @@ impl<D: Disk> Replaced<D> {
             }
         }
         if !self.output.is_replaced() {
-            let path = layout::file_path(&self.home.folder, self.seal.base, Kind::Seal);
-            match seal::write(disk, &self.home.folder, &self.seal.encode(), self.seal.base) {
+            let base = self.seal.seal.base;
+            let path = layout::file_path(&self.home.folder, base, Kind::Seal);
+            match seal::write(disk, &self.home.folder, &self.seal.encode(), base) {
                 Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
                 other => other.doing("write", &path)?,
             }

@@ -24,7 +24,8 @@ use crate::error::{Damaged, Doing, ReadError, StorageError};
 use crate::index::{OffsetEntry, TimeEntry};
 use crate::layout::{self, Kind};
 use crate::producers::{Producers, snapshot};
-use crate::seal::{self, Found, Running};
+use crate::seal::marks::Sealed;
+use crate::seal::{self, Running};
 use crate::segment::walk::{Broken, Step, Walk};
 use crate::segment::{Home, Segment};
 use beginning::Beginning;
@@ -507,11 +508,10 @@ impl<D: Disk> Loader<'_, D> {
                 return Ok(false);
             }
             aborts = !active.never_aborted();
-            self.log.running = match seal::read(self.log.disk(), self.log.folder(), active.base()) {
-                Found::Seal(seal) if seal.size == size => Some(Running::of(&seal)),
-                // Without it, the scrub seals the segment once it is closed.
-                Found::Seal(_) | Found::Missing | Found::Bad(_) => None,
-            };
+            let sealed = Sealed::read(self.log.disk(), self.log.folder(), active.base());
+            // Without it, the scrub seals the segment once it is closed.
+            let sealed = sealed.filter(|sealed| sealed.seal.size == size);
+            self.log.running = sealed.map(Running::of);
         }
         if end < self.promised || self.is_too_new(newest) {
             return Ok(false);

@@ -13,6 +13,7 @@ use crate::flush::{Dirty, SideWrite};
 use crate::index::TIME_ENTRY;
 use crate::layout::{self, Kind};
 use crate::producers::snapshot;
+use crate::seal::marks::Sealed;
 use crate::seal::{Running, Seal};
 use crate::segment::Segment;
 
@@ -65,10 +66,10 @@ impl<D: Disk> Log<D> {
     }
 
     /// Puts a seal among the side files of the next flush.
-    pub(super) fn stage_seal(&mut self, seal: &Seal) {
-        let name = layout::file_name(seal.base, Kind::Seal);
+    pub(super) fn stage_seal(&mut self, sealed: &Sealed) {
+        let name = layout::file_name(sealed.seal.base, Kind::Seal);
         self.pending.side.retain(|side| side.name != name);
-        self.pending.side.push(SideWrite { name, content: seal.encode() });
+        self.pending.side.push(SideWrite { name, content: sealed.encode() });
     }
 
     /// Forgets seals that wait to be written, but for those of segments that `keep` names.
@@ -137,10 +138,10 @@ impl<D: Disk> Log<D> {
             let indexes = old.complete_indexes();
             self.mark_others_dirty(indexes);
             // Where the checksum is unknown, the scrub makes the seal.
-            if let Some(running) = self.running {
+            if let Some(running) = self.running.take() {
                 let aborted = !old.gathered_aborted().is_empty();
                 let seal = Seal { aborted, ..running.seal(old.base(), self.end, false) };
-                self.stage_seal(&seal);
+                self.stage_seal(&running.sealed(seal));
                 old.set_checked(now);
             }
             self.stage_aborted(&old);

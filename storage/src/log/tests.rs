@@ -27,6 +27,7 @@ mod readers;
 mod recovery;
 mod retaining;
 mod scrubbing;
+mod sealed_reads;
 mod sealing;
 mod starting;
 mod timestamps;

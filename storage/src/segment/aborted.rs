@@ -32,7 +32,7 @@ impl<D: Disk> Segment<D> {
     /// Whether the seal vouches for it that no aborted transaction is in the segment. A file that was deleted looks
     /// like one that there was no need for.
     pub(crate) fn never_aborted(&self) -> bool {
-        match seal::read(self.disk(), &self.home.folder, self.base) {
+        match seal::read_alone(self.disk(), &self.home.folder, self.base) {
             Found::Seal(seal) => !seal.aborted && seal.size == self.size(),
             Found::Missing | Found::Bad(_) => false,
         }

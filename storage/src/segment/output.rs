@@ -15,6 +15,7 @@ use crate::disk::{Disk, DiskFile, OpenMode, read_up_to, write_all_at};
 use crate::error::{Damaged, Doing, StorageError};
 use crate::index::txn::{self, AbortedTransaction};
 use crate::layout::{self, Kind};
+use crate::seal::marks::Sealed;
 use crate::seal::{Running, Seal};
 
 pub(crate) struct Output<D: Disk> {
@@ -38,7 +39,7 @@ pub(crate) struct Output<D: Disk> {
 pub(crate) struct Finished<D: Disk> {
     /// `None`: there was nothing to change.
     pub segment: Option<Segment<D>>,
-    pub seal: Seal,
+    pub seal: Sealed,
 }
 
 impl<D: Disk> Output<D> {
@@ -138,6 +139,7 @@ impl<D: Disk> Output<D> {
     pub(crate) fn finish(mut self, modified: WallTime) -> Result<Finished<D>, StorageError> {
         let seal =
             Seal { aborted: !self.aborted.is_empty(), ..self.running.seal(self.base, self.next, true) };
+        let seal = self.running.sealed(seal);
         if self.source.is_some() {
             return Ok(Finished { segment: None, seal });
         }

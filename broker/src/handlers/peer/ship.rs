@@ -5,29 +5,15 @@
 //! because somebody ships.
 
 use felix_cluster::state::Revision;
-use felix_partition::following::{Shipped, facts};
-use felix_protocol::batch::scan::Batches;
-use felix_protocol::batch::{BatchError, CheckedBatch};
+use felix_partition::following::Shipped;
 use felix_protocol::ids::{Generation, PartitionId};
 use felix_protocol::peer::Message;
 use felix_protocol::peer::bootstrap::Restart;
-use felix_protocol::peer::ship::{Answer, Answers, Part, Said, Ship};
-use felix_replication::follower::{self, BatchFacts, Frame, Reply as Told, Token};
-use thiserror::Error;
+use felix_protocol::peer::ship::{Answer, Answers, Said, Ship};
+use felix_replication::follower::{self, Reply as Told, Token};
 
 use crate::partitions::Partitions;
 use crate::peers::Reply;
-
-/// Why records are not taken.
-#[derive(Debug, Error)]
-enum Unfit {
-    /// They are no batches.
-    #[error(transparent)]
-    Batch(#[from] BatchError),
-    /// Nobody stored them.
-    #[error("a batch has no generation")]
-    Generation,
-}
 
 /// Takes a request. `seen`: how far this broker's view of the cluster is. A leader whose key is newer may mean a copy that is yet
 /// to be made, or to be given up: not now.
@@ -39,7 +25,8 @@ pub(super) fn take(partitions: &Partitions, seen: Revision, ship: Ship, reply: &
             answer(None);
             continue;
         }
-        match shipped(part) {
+        match Shipped::unpack(part) {
+            // The token is given by the lane.
             Ok(shipped) => partitions.follow(partition, shipped, Box::new(answer)),
             Err(error) => {
                 tracing::warn!(%partition, %error, "a leader sent records that are none; it is asked for them again");
@@ -79,30 +66,4 @@ fn answer_of(partition: PartitionId, told: Option<Told>) -> Message {
         said: told.said,
     });
     Message::Answers(Answers { answers: vec![answer] })
-}
-
-/// The part with its batches, each of which is whole.
-fn shipped(part: Part) -> Result<Shipped, Unfit> {
-    let mut batches = Vec::new();
-    let mut known: Vec<BatchFacts> = Vec::new();
-    for batch in part.records.into_iter().flat_map(Batches::new) {
-        let batch = CheckedBatch::check(batch?.bytes)?;
-        known.push(facts(batch.header()).ok_or(Unfit::Generation)?);
-        batches.push(batch);
-    }
-    let frame = Frame {
-        // Given by the lane.
-        token: Token(0),
-        generation: part.generation,
-        log: part.log,
-        header: part.header,
-        mark: part.mark,
-        log_start: part.log_start,
-        log_end: part.log_end,
-        from: part.from,
-        next: part.next,
-        before: part.before,
-        batches: known,
-    };
-    Ok(Shipped { frame, batches })
 }

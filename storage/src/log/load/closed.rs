@@ -28,7 +28,7 @@ impl<D: Disk> Loader<'_, D> {
             let next = segments.get(at + 1);
             let sealed = self.listing.seals.contains(&segment.base());
             let found = if sealed {
-                seal::read(self.log.disk(), self.log.folder(), segment.base())
+                seal::read_alone(self.log.disk(), self.log.folder(), segment.base())
             } else {
                 Found::Missing
             };
@@ -72,7 +72,7 @@ impl<D: Disk> Loader<'_, D> {
                 // What is no seal at all, the scrub replaces.
                 if let Found::Seal(seal) = found {
                     self.rebuilt(SideFile::Seal);
-                    self.log.stage_seal(&checker.seal(seal.gaps));
+                    self.log.stage_seal(&checker.sealed(seal.gaps));
                 }
             }
             Verdict::Unsealed | Verdict::Sealed => {}

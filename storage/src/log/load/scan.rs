@@ -75,12 +75,12 @@ impl<D: Disk> Loader<'_, D> {
             };
             let next = segments.get(at + 1);
             if !self.passes_over(expected, next) {
-                checksums.push((Some(running), expected));
                 stopped = Some(if nothing {
                     (at - 1, segments[at - 1].size(), reason)
                 } else {
                     (at, running.size(), reason)
                 });
+                checksums.push((Some(running), expected));
                 break;
             }
             checksums.push((None, expected));
@@ -120,7 +120,8 @@ impl<D: Disk> Loader<'_, D> {
             self.log.mark_others_dirty(indexes);
             if let Some(running) = running {
                 let aborted = !segment.gathered_aborted().is_empty();
-                self.log.stage_seal(&Seal { aborted, ..running.seal(segment.base(), *next, false) });
+                let seal = Seal { aborted, ..running.seal(segment.base(), *next, false) };
+                self.log.stage_seal(&running.sealed(seal));
             }
             self.log.stage_aborted(segment);
         }
@@ -130,7 +131,7 @@ impl<D: Disk> Loader<'_, D> {
                 let _ = self.log.disk().remove_file(&segment.path(Kind::TxnIndex));
             }
         }
-        self.log.running = checksums.get(last - first).and_then(|(running, _)| *running);
+        self.log.running = checksums.into_iter().nth(last - first).and_then(|(running, _)| running);
         self.log.touched = true;
         if self.listing.seals.contains(&segments[last].base()) {
             // It is written to again; a seal that came back later would describe other bytes.

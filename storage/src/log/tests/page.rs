@@ -94,7 +94,7 @@ fn the_page_shows_the_bytes_that_the_code_writes() {
         ("an index of aborted transactions", hex(&txn::encode(&[aborted]))),
         ("a snapshot", hex(&snapshot::encode(&producers()))),
         ("a generation map", layout::format_epoch_checkpoint(&map)),
-        ("a seal", hex(&running.seal(7, 8, false).encode())),
+        ("a seal", hex(&running.sealed(running.seal(7, 8, false)).encode())),
         ("a table of copies", hex(&table())),
     ];
     let page = std::fs::read_to_string(PAGE).unwrap();

@@ -3,13 +3,12 @@
 use std::collections::BTreeMap;
 
 use felix_protocol::batch::BatchBuilder;
-use felix_protocol::batch::scan::Batches;
-use felix_protocol::peer::ship::{Said, TenureHeader};
+use felix_protocol::peer::ship::{Part, Said, TenureHeader};
 use felix_replication::cursor::{self, FrameId};
 use felix_replication::follower::{Frame, Restart};
 
 use super::*;
-use crate::following::{Shipped, facts};
+use crate::following::Shipped;
 use crate::shipping::Restarting;
 
 /// A broker with its copy.
@@ -125,26 +124,9 @@ pub(super) fn carry(leader: &mut Side, follower: &mut Side) -> Vec<Said> {
                 let sent = cursor::Event::Sent { frame, next: part.next, bytes: read.bytes };
                 leader.copy.shipped(to, generation, sent, &mut leader.world.ports);
             }
-            let batches: Vec<CheckedBatch> = part
-                .records
-                .into_iter()
-                .flat_map(Batches::new)
-                .map(|batch| CheckedBatch::check(batch.unwrap().bytes).unwrap())
-                .collect();
-            let frame = Frame {
-                token,
-                generation: part.generation,
-                log: part.log,
-                header: part.header,
-                mark: part.mark,
-                log_start: part.log_start,
-                log_end: part.log_end,
-                from: part.from,
-                next: part.next,
-                before: part.before,
-                batches: batches.iter().map(|batch| facts(batch.header()).unwrap()).collect(),
-            };
-            follower.copy.follow(Shipped { frame, batches }, &mut follower.world.ports);
+            let mut shipped = Shipped::unpack(part).unwrap();
+            shipped.frame.token = token;
+            follower.copy.follow(shipped, &mut follower.world.ports);
         }
         follower.run();
         for (token, reply) in std::mem::take(&mut follower.world.ports.told) {
@@ -501,11 +483,11 @@ fn both_sides_know_how_far_a_follower_is_behind() {
 
 /// A leader at generation 1 says so: its log ends at `next`, and of `[from, next)` only so many records are left.
 pub(super) fn shipped(token: u64, from: Offset, next: Offset, records: usize) -> Shipped {
-    let mut batches = Vec::new();
+    let mut stored = Vec::new();
     if records > 0 {
         let mut builder = BatchBuilder::new().base_offset(from).generation(generation(1));
         (0..records).for_each(|_| builder.push(5, None, Some(b"value")));
-        batches.push(builder.build().unwrap());
+        stored.push(builder.build().unwrap().bytes().clone());
     }
     let header = TenureHeader {
         begins: 0,
@@ -514,8 +496,9 @@ pub(super) fn shipped(token: u64, from: Offset, next: Offset, records: usize) ->
         complete_from: Generation::ZERO,
         unclean_at: None,
     };
-    let frame = Frame {
-        token: Token(token),
+    let part = Part {
+        partition: partition(),
+        key_revision: 0,
         generation: generation(1),
         log: None,
         header: (from == 0).then_some(header),
@@ -525,9 +508,11 @@ pub(super) fn shipped(token: u64, from: Offset, next: Offset, records: usize) ->
         from,
         next,
         before: (from > 0).then_some(generation(1)),
-        batches: batches.iter().map(|batch| facts(batch.header()).unwrap()).collect(),
+        records: stored,
     };
-    Shipped { frame, batches }
+    let mut shipped = Shipped::unpack(part).unwrap();
+    shipped.frame.token = Token(token);
+    shipped
 }
 
 #[test]

@@ -2,7 +2,8 @@
 //!
 //! It is read on a thread that may wait for the disk, one part at a time, when there is a place for it; whatever is in memory is sent
 //! meanwhile. No more than half of what a link holds is on its way for it, so that there is always room for the tail, however slow
-//! the peer's disk is. Each batch's checksum is compared when it is read here, and again when it is taken there.
+//! the peer's disk is. What stands in closed segments is read in large pieces and compared with the seal before it goes off
+//! (`LogReader::read_sealed`), the rest with each batch's checksum; the follower compares each batch again.
 
 use std::sync::Arc;
 

@@ -23,11 +23,14 @@ const VALUE_BYTES: usize = 1_000;
 /// After so many answers in a row that are errors something is broken.
 const MOST_ERRORS: usize = 2_000;
 
+/// When a record was to be sent, and how long after that it was acknowledged.
+type Sample = (Instant, Duration);
+
 /// See the module. It runs until [`Pulse::stop`].
 pub struct Pulse {
     phase: Arc<AtomicUsize>,
     stop: Sender<()>,
-    thread: JoinHandle<Result<Vec<(usize, Duration)>>>,
+    thread: JoinHandle<Result<Vec<(usize, Sample)>>>,
 }
 
 impl Pulse {
@@ -54,7 +57,7 @@ impl Pulse {
                         bail!("nobody takes records of {topic}: {error:#}");
                     }
                 }
-                samples.push((phase, due.elapsed()));
+                samples.push((phase, (due, due.elapsed())));
                 due += EVERY;
             }
         });
@@ -74,7 +77,7 @@ impl Pulse {
             Ok(samples) => samples?,
             Err(_) => bail!("a producer panicked"),
         };
-        let of = |phase| samples.iter().filter(|(at, _)| *at == phase).map(|(_, wait)| *wait).collect();
+        let of = |phase| samples.iter().filter(|(at, _)| *at == phase).map(|(_, sample)| *sample).collect();
         Ok((0..phases).map(|phase| Waits::of(of(phase))).collect())
     }
 }
@@ -117,11 +120,17 @@ pub struct Waits {
     pub p99: Duration,
     /// The longest.
     pub longest: Duration,
+    /// How long after the first record that one was to be sent.
+    pub longest_at: Duration,
 }
 
 impl Waits {
     /// Of these.
-    pub fn of(mut waits: Vec<Duration>) -> Self {
+    pub fn of(samples: Vec<Sample>) -> Self {
+        let first = samples.first().map(|(due, _)| *due);
+        let last = samples.iter().max_by_key(|(_, wait)| *wait).map(|(due, _)| *due);
+        let longest_at = last.zip(first).map(|(last, first)| last - first).unwrap_or_default();
+        let mut waits: Vec<Duration> = samples.into_iter().map(|(_, wait)| wait).collect();
         waits.sort();
         let at = |part: usize| waits.get(waits.len() * part / 100).copied().unwrap_or_default();
         Self {
@@ -129,6 +138,7 @@ impl Waits {
             p50: at(50),
             p99: at(99),
             longest: waits.last().copied().unwrap_or_default(),
+            longest_at,
         }
     }
 }
@@ -136,7 +146,15 @@ impl Waits {
 impl std::fmt::Display for Waits {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let ms = |wait: Duration| wait.as_secs_f64() * 1e3;
-        write!(f, "{:.1}/{:.1}/{:.0} ms of {}", ms(self.p50), ms(self.p99), ms(self.longest), self.count)
+        let at = self.longest_at.as_secs_f64();
+        write!(
+            f,
+            "{:.1}/{:.1}/{:.0} ms at {at:.1} s of {}",
+            ms(self.p50),
+            ms(self.p99),
+            ms(self.longest),
+            self.count
+        )
     }
 }
 
@@ -146,9 +164,11 @@ mod tests {
 
     #[test]
     fn parts_of_waits_are_told() {
-        let waits = Waits::of((1..=200).rev().map(Duration::from_millis).collect());
+        let now = Instant::now();
+        let due = |at: u64| now + Duration::from_secs(200 - at);
+        let waits = Waits::of((1..=200).rev().map(|at| (due(at), Duration::from_millis(at))).collect());
         assert_eq!((waits.count, waits.p50.as_millis(), waits.p99.as_millis()), (200, 101, 199));
-        assert_eq!(waits.to_string(), "101.0/199.0/200 ms of 200");
+        assert_eq!(waits.to_string(), "101.0/199.0/200 ms at 0.0 s of 200");
         assert_eq!(Waits::of(Vec::new()).longest, Duration::ZERO);
     }
 }

@@ -135,7 +135,7 @@ pub(crate) fn read<D: Disk>(disk: &D, folder: &Path, base: Offset) -> Found {
         Some(sealed) => Found::Seal(sealed.seal),
         None => match Seal::decode(content, base) {
             Found::Seal(_) => Found::Bad("what stands behind it is wrong"),
-            other => other,
+            other @ (Found::Missing | Found::Bad(_)) => other,
         },
     })
 }

@@ -18,7 +18,7 @@ fn log(disk: &MemDisk) -> Log<MemDisk> {
     while segment_bases(&log).len() < 4 {
         let size = match step % 17 {
             5 => 700_000,
-            9 | 10 | 11 => 300,
+            9..=11 => 300,
             _ => 60_000,
         };
         append(&mut log, &batch(1 + step % 3, size / (1 + usize::try_from(step % 3).unwrap()), step));
@@ -107,7 +107,7 @@ fn a_changed_byte_is_never_given_away_and_is_told() {
         assert_eq!(given, all[..given.len()], "byte {place}");
         assert!(from < bases[2] && given.iter().all(|(_, next)| *next <= from));
         let unsettled = log.reader().dir().damage().take_unsettled();
-        assert_eq!(unsettled[&partition()], [damaged.clone()], "byte {place}");
+        assert_eq!(unsettled[&partition()], std::slice::from_ref(&damaged), "byte {place}");
         assert_eq!(log.reader().damage(), [damaged], "byte {place}");
         // Whoever asks again gets no more than the first.
         let again = reader.read_sealed(from, 1 << 20, Offset::MAX);

@@ -28,6 +28,8 @@ const MOST_GREETINGS: usize = 128;
 const MOST_REQUESTS: usize = 128;
 /// Their bytes.
 const MOST_BYTES: u32 = 32 * 1024 * 1024;
+/// Answers that one write hands to the system.
+const MOST_AT_ONCE: usize = 64;
 
 /// What becomes of what peers ask.
 pub trait Handler: Send + Sync + 'static {
@@ -212,15 +214,22 @@ impl Peers {
         mut answers: mpsc::UnboundedReceiver<Outgoing>,
     ) -> Result<std::convert::Infallible, Ended> {
         loop {
-            let Some(Outgoing { pieces, _load: load }) = answers.recv().await else {
+            let Some(Outgoing { mut pieces, _load: load }) = answers.recv().await else {
                 return std::future::pending().await;
             };
+            let mut loads = vec![load];
+            while loads.len() < MOST_AT_ONCE
+                && let Ok(Outgoing { pieces: more, _load: load }) = answers.try_recv()
+            {
+                pieces.extend(more);
+                loads.push(load);
+            }
             self.figures.sent_bytes.inc_by(peer::frame_bytes(&pieces) as u64);
             write(&mut writer, pieces, || ()).await.map_err(Ended::Write)?;
             if answers.is_empty() {
                 writer.flush().await.map_err(Ended::Write)?;
             }
-            drop(load);
+            drop(loads);
         }
     }
 }

@@ -1,4 +1,7 @@
 //! What a lane does for a copy: the broker's side of the copy's ports.
+//!
+//! What goes to other brokers is put by until the batch of messages is done: what many partitions say shares a request, and wakes whoever
+//! sends it once.
 
 use felix_partition::actions::{Ports, Removal};
 use felix_partition::append::{AppendError, Appended};
@@ -13,11 +16,35 @@ use felix_storage::{LogReader, Replica};
 
 use crate::partitions::lane::LaneSender;
 use crate::partitions::lane::message::Message;
-use crate::partitions::lane::replicating::{self, Asking};
+use crate::partitions::lane::replicating::{self, Asking, Told};
 use crate::partitions::lane::state::{LaneContext, Slot};
-use crate::partitions::shipping::Wanted;
+use crate::partitions::shipping::{Ships, Wanted};
 use crate::partitions::wait::Waits;
 use crate::partitions::{LaneCopy, Writer};
+
+/// What is to go to other brokers when the batch is done. Bounded by the batch, and by the copies that are due at once.
+#[derive(Default)]
+pub(super) struct Outbox {
+    shipments: Vec<(BrokerId, Wanted)>,
+    told: Vec<(Told, Reply)>,
+}
+
+impl Outbox {
+    pub(super) fn send(&mut self, ships: &Ships) {
+        for (follower, wanted) in self.shipments.drain(..) {
+            ships.ship(follower, wanted);
+        }
+        for (told, reply) in self.told.drain(..) {
+            told(Some(reply));
+        }
+        if self.shipments.capacity() > LARGE || self.told.capacity() > LARGE {
+            *self = Outbox::default();
+        }
+    }
+}
+
+/// An outbox that was larger gives its memory back.
+const LARGE: usize = 256;
 
 /// What the lane lends to a copy while it carries out actions.
 pub(super) struct LanePorts<'a> {
@@ -26,16 +53,18 @@ pub(super) struct LanePorts<'a> {
     pub(super) context: &'a LaneContext,
     pub(super) reader: &'a LogReader<OsDisk>,
     pub(super) asking: &'a mut Asking,
+    pub(super) outbox: &'a mut Outbox,
 }
 
 impl<'a> LanePorts<'a> {
     pub(super) fn of(
         lane: &'a LaneSender,
         context: &'a LaneContext,
+        outbox: &'a mut Outbox,
         slot: &'a mut Slot,
     ) -> (Self, &'a mut LaneCopy) {
         let Slot { copy, reader, waits, asking, .. } = slot;
-        (LanePorts { lane, waits, context, reader, asking }, copy)
+        (LanePorts { lane, waits, context, reader, asking, outbox }, copy)
     }
 }
 
@@ -67,7 +96,7 @@ impl Ports for LanePorts<'_> {
 
     fn ship(&mut self, _partition: PartitionId, follower: BrokerId, shipment: Shipment) {
         let wanted = Wanted { shipment, reader: self.reader.clone(), lane: self.lane.clone() };
-        self.context.ships.ship(follower, wanted);
+        self.outbox.shipments.push((follower, wanted));
     }
 
     fn may_restart(&mut self, partition: PartitionId, follower: BrokerId, rebuild: bool) -> Option<u64> {
@@ -87,7 +116,7 @@ impl Ports for LanePorts<'_> {
     }
 
     fn told(&mut self, token: Token, reply: Reply) {
-        self.asking.tell(token, reply);
+        self.outbox.told.extend(self.asking.answered(token).map(|told| (told, reply)));
     }
 
     fn halted(

@@ -36,11 +36,9 @@ impl Asking {
         token
     }
 
-    /// The copy has said something.
-    pub(super) fn tell(&mut self, token: Token, reply: Reply) {
-        if let Some(told) = self.waiting.remove(&token) {
-            told(Some(reply));
-        }
+    /// The copy has said something: to whom.
+    pub(super) fn answered(&mut self, token: Token) -> Option<Told> {
+        self.waiting.remove(&token)
     }
 
     /// The copy does not follow any more.

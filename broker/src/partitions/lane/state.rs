@@ -23,7 +23,7 @@ use crate::partitions::flusher::{FlushQueue, Flushed, ToFlush};
 use crate::partitions::handle::{PartitionHandle, Tenure};
 use crate::partitions::lane::LaneSender;
 use crate::partitions::lane::message::{Closed, Message};
-use crate::partitions::lane::ports::LanePorts;
+use crate::partitions::lane::ports::{LanePorts, Outbox};
 use crate::partitions::lane::replicating::Asking;
 use crate::partitions::led::Led;
 use crate::partitions::rebuilds::Rebuilds;
@@ -92,6 +92,7 @@ pub(super) struct State {
     /// The peers that there is a connection to.
     pub(super) connections: Connections,
     touched: Vec<PartitionId>,
+    outbox: Outbox,
     /// Copies with a due time, earliest first. Invariant: exactly those whose `Slot::due` is not "never".
     due: BTreeSet<(MonoTime, PartitionId)>,
     pub(super) retaining: VecDeque<PartitionId>,
@@ -121,6 +122,7 @@ impl State {
             nodes: Arc::default(),
             connections: Connections::default(),
             touched: Vec::new(),
+            outbox: Outbox::default(),
             due: BTreeSet::new(),
             retaining: VecDeque::new(),
             rows_due: Vec::new(),
@@ -287,7 +289,7 @@ impl State {
         body: impl FnOnce(&mut LaneCopy, &mut LanePorts<'_>),
     ) {
         let Some(slot) = self.slots.get_mut(partition) else { return };
-        let (mut ports, copy) = LanePorts::of(&self.sender, &self.context, slot);
+        let (mut ports, copy) = LanePorts::of(&self.sender, &self.context, &mut self.outbox, slot);
         let outcome = std::panic::catch_unwind(AssertUnwindSafe(|| body(copy, &mut ports)));
         if !slot.touched {
             slot.touched = true;
@@ -301,7 +303,7 @@ impl State {
 
     pub(super) fn halt(&mut self, partition: &PartitionId, reason: HaltReason) {
         let Some(slot) = self.slots.get_mut(partition) else { return };
-        let (mut ports, copy) = LanePorts::of(&self.sender, &self.context, slot);
+        let (mut ports, copy) = LanePorts::of(&self.sender, &self.context, &mut self.outbox, slot);
         let halted = std::panic::catch_unwind(AssertUnwindSafe(|| copy.halt(reason, &mut ports)));
         let generation = slot.copy.published().generation();
         self.context.led.halted(partition, generation, slot.copy.published().log_end(), reason);
@@ -425,9 +427,10 @@ impl State {
         }
     }
 
-    /// After a batch: acknowledges what counts already, starts flushes, notes due times.
+    /// After a batch: acknowledges what counts already, sends what goes to other brokers, starts flushes, notes due times.
     pub(super) fn finish_batch(&mut self) {
         if self.touched.is_empty() {
+            self.outbox.send(&self.context.ships);
             return;
         }
         let now = self.context.clock.now();
@@ -458,6 +461,7 @@ impl State {
             }
         }
         self.touched = touched;
+        self.outbox.send(&self.context.ships);
         for (partition, job) in jobs {
             self.context.flusher.push(ToFlush { lane: self.sender.clone(), partition, job });
         }
@@ -541,7 +545,7 @@ impl State {
         closed
     }
 
-    fn close(&self, partition: &PartitionId, slot: Slot) -> Option<Closed> {
+    fn close(&mut self, partition: &PartitionId, slot: Slot) -> Option<Closed> {
         let Slot { copy, reader, waits, mut asking, .. } = slot;
         if copy.halted().is_some() {
             return None;
@@ -552,6 +556,7 @@ impl State {
             context: &self.context,
             reader: &reader,
             asking: &mut asking,
+            outbox: &mut self.outbox,
         };
         match std::panic::catch_unwind(AssertUnwindSafe(|| copy.close(&mut ports))) {
             Ok(Ok(closing)) => return Some(closing),

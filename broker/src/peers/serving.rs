@@ -1,5 +1,6 @@
 //! The accepting side: whoever is let in asks, and is answered in any order.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -10,6 +11,7 @@ use felix_protocol::ids::BrokerId;
 use felix_protocol::peer::hello::Hello;
 use felix_protocol::peer::standing::StandingAnswers;
 use felix_protocol::peer::{self, Message, Received};
+use parking_lot::Mutex;
 use socket2::{SockRef, TcpKeepalive};
 use tokio::io::AsyncWriteExt;
 use tokio::net::{TcpListener, TcpStream};
@@ -22,7 +24,8 @@ use super::{Counted, Ended, MOST_FRAME_BYTES, Peers, link};
 use crate::budget::Paid;
 use crate::tasks;
 
-/// Connections that have not said who they are.
+/// Connections that have not said who they are. One more, and the one that has been silent for longest is closed: a broker says it at
+/// once, so those who connect only to keep others out push each other out.
 const MOST_GREETINGS: usize = 128;
 /// Requests of one peer that are not answered.
 const MOST_REQUESTS: usize = 128;
@@ -80,7 +83,8 @@ pub(super) fn prepare(stream: &TcpStream) -> io::Result<()> {
 impl Peers {
     /// Lets peers in until the broker stops.
     pub async fn serve(self: Arc<Self>, listener: TcpListener, handler: Arc<dyn Handler>) {
-        let greetings = Arc::new(Semaphore::new(MOST_GREETINGS));
+        let greetings = Arc::new(Mutex::new(BTreeMap::new()));
+        let mut number = 0_u64;
         loop {
             let accepted = tokio::select! {
                 accepted = listener.accept() => accepted,
@@ -94,15 +98,25 @@ impl Peers {
                     continue;
                 }
             };
-            // Too many that say nothing: whoever is a broker comes again.
-            let Ok(greeting) = Arc::clone(&greetings).try_acquire_owned() else {
-                self.figures.refused.with_label_values(&["too_many"]).inc();
-                continue;
+            let displaced = CancellationToken::new();
+            number += 1;
+            let oldest = {
+                let mut waiting = greetings.lock();
+                waiting.insert(number, displaced.clone());
+                if waiting.len() > MOST_GREETINGS { waiting.pop_first() } else { None }
             };
+            if let Some((_, oldest)) = oldest {
+                self.figures.refused.with_label_values(&["too_many"]).inc();
+                oldest.cancel();
+            }
             let (peers, handler) = (Arc::clone(&self), Arc::clone(&handler));
+            let greetings = Arc::clone(&greetings);
             tasks::spawn("peer", async move {
-                let greeted = tokio::time::timeout(peers.timing.greeting, peers.greet(stream)).await;
-                drop(greeting);
+                let greeted = tokio::select! {
+                    greeted = tokio::time::timeout(peers.timing.greeting, peers.greet(stream)) => greeted,
+                    () = displaced.cancelled() => return,
+                };
+                greetings.lock().remove(&number);
                 match greeted.unwrap_or(Err(Refused::Silent)) {
                     Ok((hello, frames, writer)) => peers.attend(hello, frames, writer, handler).await,
                     Err(refused) => {

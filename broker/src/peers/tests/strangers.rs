@@ -78,6 +78,18 @@ async fn clients_and_others_are_closed_without_a_word() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn however_many_say_nothing_a_broker_is_let_in() {
+    let host = host(1, Desk::default(), None).await;
+    let mut silent = Vec::new();
+    for _ in 0..200 {
+        silent.push(dialled(&host, &peer::MAGIC[..3]).await);
+    }
+    let_in(&host).await;
+    assert_eq!(rest(&mut silent[0]).await, b"", "who has been silent for longest goes");
+    assert!(host.peers.figures.refused.with_label_values(&["too_many"]).get() >= 72);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_life_that_the_view_learns_of_a_moment_later_is_let_in() {
     let host = host(1, Desk::default(), None).await;
     let stream = dialled(&host, &greeting(hello(7, 7, "cluster"))).await;

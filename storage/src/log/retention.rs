@@ -315,7 +315,8 @@ impl<D: Disk> Log<D> {
     }
 }
 
-/// Gives a copy's folder a name that no open takes for a partition's, durably.
+/// Gives a copy's folder a name that no open takes for a partition's, durably. One that is gone already is
+/// [`StorageError::Missing`].
 pub(crate) fn delete_folder<D: Disk>(
     dir: &DataDir<D>,
     folder: &std::path::Path,
@@ -324,7 +325,12 @@ pub(crate) fn delete_folder<D: Disk>(
     let mut name = folder.as_os_str().to_os_string();
     name.push(format!(".{random}{}", layout::DELETED_FOLDER));
     let to = PathBuf::from(name);
-    dir.disk().rename(folder, &to).doing("rename", folder)?;
+    match dir.disk().rename(folder, &to) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+            return Err(StorageError::Missing(folder.to_path_buf()));
+        }
+        renamed => renamed.doing("rename", folder)?,
+    }
     dir.damage().forget(folder);
     dir.disk().sync_dir(dir.path()).doing("flush", dir.path())?;
     Ok(Deleted::new(dir.clone(), to))

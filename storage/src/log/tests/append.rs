@@ -197,6 +197,7 @@ fn a_deleted_log_is_gone_for_its_readers_and_its_name_is_free() {
     let deleted = log.delete().unwrap();
     assert!(matches!(reader.read(0, 1, 1, true), Err(ReadError::Gone)));
     assert_eq!(dir.partitions().unwrap(), []);
+    assert!(matches!(dir.discard(&partition()), Err(StorageError::Missing(_))), "it is gone already");
     assert_eq!(dir.leftovers().unwrap().len(), 1);
     Log::create(&dir, partition(), LogConfig::default(), 0, NOW).unwrap();
     deleted.remove().unwrap();

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use felix_cluster::config::Overrides;
-use felix_cluster::eligible::{Declined, Report};
+use felix_cluster::eligible::{self, Declined, Report};
 use felix_cluster::state::{self as stored, DeclineReason, Revision};
 use felix_cluster::throttle::Throttled;
 use felix_cluster::view::{Changes, View};
@@ -58,6 +58,8 @@ const SPACE_CHECK: Duration = Duration::from_secs(1);
 struct Held {
     /// The newest tenure it was given.
     generation: Generation,
+    /// Replicas that its settings were made for: how many of them an acknowledgement needs follows from that.
+    counted: usize,
     config: Arc<PartitionConfig>,
 }
 
@@ -134,6 +136,11 @@ pub fn follow(
 }
 
 /// The copy that the present leader leads with: the one that was named, or the one that it opened when any would do.
+/// Replicas of a partition that count for what an acknowledgement needs.
+fn counted(view: &View, partition: &PartitionId) -> usize {
+    view.partition(partition).map_or(0, |partition| eligible::counted(&partition.state))
+}
+
 fn named(state: &stored::Partition) -> Option<LogId> {
     let opened = || state.last.pair().filter(|_| state.opened()).map(|pair| pair.log);
     state.leader?.log.or_else(opened)
@@ -373,7 +380,8 @@ impl Reconciler {
                     self.partitions.led.lossy(&partition, generation, bounds.0, bounds.1);
                 }
                 let config = Arc::clone(&request.config);
-                self.held.insert(partition, Held { generation, config });
+                let counted = counted(view, &partition);
+                self.held.insert(partition, Held { generation, counted, config });
             }
             Outcome::Declined { reason, current, accepted, end } => {
                 let reason = match reason {
@@ -526,23 +534,35 @@ impl Reconciler {
         }
     }
 
-    /// Hands on settings of topics that changed; all of them where the broker's own did.
+    /// Hands on settings of topics that changed; all of them where the broker's own did, and of those partitions alone that got
+    /// more replicas or fewer.
     fn follow_settings(&mut self, view: &View, changes: &Changes) {
+        for id in &changes.partitions {
+            let counted = counted(view, id);
+            if self.held.get(id).is_some_and(|held| held.counted != counted) {
+                self.configure(view, id);
+            }
+        }
         let mut topics: BTreeSet<TopicId> = changes.topics.iter().copied().collect();
         if changes.configs {
             topics.extend(self.held.keys().map(|partition| partition.topic));
         }
         for id in topics {
-            let Some(topic) = view.topic(&id) else { continue };
             for partition in view.partitions_of(&id) {
-                let Some(held) = self.held.get_mut(&partition.id) else { continue };
-                let config = self.settings.of(view, topic, &partition.state);
-                if *held.config != *config {
-                    held.config = Arc::clone(&config);
-                    let message = Message::Configure { partition: partition.id, config };
-                    self.partitions.lane_of(&partition.id).send(message);
-                }
+                self.configure(view, &partition.id);
             }
+        }
+    }
+
+    /// Hands on what a partition obeys, if it is held and that is something new.
+    fn configure(&mut self, view: &View, id: &PartitionId) {
+        let (Some(partition), Some(topic)) = (view.partition(id), view.topic(&id.topic)) else { return };
+        let Some(held) = self.held.get_mut(id) else { return };
+        held.counted = eligible::counted(&partition.state);
+        let config = self.settings.of(view, topic, &partition.state);
+        if *held.config != *config {
+            held.config = Arc::clone(&config);
+            self.partitions.lane_of(id).send(Message::Configure { partition: *id, config });
         }
     }
 }

@@ -93,10 +93,15 @@ pub enum Unlawful {
     },
 }
 
+/// How many replicas count for that: all but those that are being added.
+pub fn counted(partition: &Partition) -> usize {
+    partition.replicas.iter().filter(|id| !partition.adding.contains(id)).count()
+}
+
 /// How many durable copies an acknowledgement needs, the leader's included. `min_insync` is what the operator
 /// set; without it, the majority. Replicas being added do not count yet.
 pub fn need(partition: &Partition, min_insync: Option<usize>) -> usize {
-    let counted = partition.replicas.iter().filter(|id| !partition.adding.contains(id)).count();
+    let counted = counted(partition);
     min_insync.unwrap_or(counted / 2 + 1).min(counted)
 }
 

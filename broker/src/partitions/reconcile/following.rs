@@ -16,7 +16,7 @@ use felix_replication::lease::Lease;
 use felix_storage::StorageError;
 use felix_storage::disk::os::OsDisk;
 
-use super::{BATCH, Held, Reconciler};
+use super::{BATCH, Held, Reconciler, counted};
 use crate::clock::SystemClock;
 use crate::partitions::Writer;
 use crate::partitions::authority::Known;
@@ -40,8 +40,8 @@ impl Reconciler {
         let lease = Lease::shared(known.lease.shared());
         for batch in partitions.chunks(BATCH) {
             let wanted = self.wanted(&known.view, batch);
-            let renewed = self.open_followers(wanted, &lease, false);
-            self.open_followers(renewed, &lease, true);
+            let renewed = self.open_followers(&known.view, wanted, &lease, false);
+            self.open_followers(&known.view, renewed, &lease, true);
         }
     }
 
@@ -56,7 +56,13 @@ impl Reconciler {
     }
 
     /// Returns those that got a new identity.
-    fn open_followers(&mut self, wanted: Vec<Wanted>, lease: &Lease, renewed: bool) -> Vec<Wanted> {
+    fn open_followers(
+        &mut self,
+        view: &View,
+        wanted: Vec<Wanted>,
+        lease: &Lease,
+        renewed: bool,
+    ) -> Vec<Wanted> {
         let outcomes: Vec<Outcome<OsDisk, SystemClock, Writer>> =
             self.partitions.opener.follow(&wanted, lease, renewed);
         let mut again = Vec::new();
@@ -65,7 +71,8 @@ impl Reconciler {
                 Outcome::Ready(copy, _) => {
                     let generation = copy.standing().accepted;
                     self.partitions.lane_of(&partition).send(Message::AdoptFollower { copy });
-                    self.held.insert(partition, Held { generation, config });
+                    let counted = counted(view, &partition);
+                    self.held.insert(partition, Held { generation, counted, config });
                 }
                 Outcome::Declined { reason, .. } if !renewed => {
                     tracing::warn!(%partition, ?reason, "a copy cannot vouch for itself, and follows under a new identity");

@@ -40,6 +40,9 @@ pub trait Ports {
     /// acknowledged. A loss event.
     fn cut_off(&mut self, partition: PartitionId, generation: Generation, exposed: i64);
 
+    /// The leader hands over because its disk is full.
+    fn gave_way(&mut self, partition: PartitionId, generation: Generation);
+
     /// Sends something to a follower; what becomes of it comes back by [`Copy::shipped`].
     fn ship(&mut self, partition: PartitionId, follower: BrokerId, shipment: Shipment);
 

@@ -211,6 +211,14 @@ impl<R: Rules> Leader<R> {
             }
     }
 
+    /// Whether one who may be promoted holds all of the log and is alive by its beats: a leader that can take nothing in any
+    /// more can hand over to it at once.
+    pub fn has_heir(&self) -> bool {
+        let beating = &self.members.nodes().beating;
+        let is_ready = self.core.phase == Phase::Open && self.leaving.is_none() && self.core.is_settled();
+        is_ready && self.core.level().iter().any(|pair| beating.contains(&pair.broker))
+    }
+
     /// Whether the tenure was asked for and is not over yet.
     pub fn is_leaving(&self) -> bool {
         self.leaving.is_some() && self.core.phase != Phase::Ended

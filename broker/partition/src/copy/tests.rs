@@ -85,6 +85,8 @@ impl Ports for TestPorts {
 
     fn cut_off(&mut self, _: PartitionId, _: Generation, _: i64) {}
 
+    fn gave_way(&mut self, _: PartitionId, _: Generation) {}
+
     fn ship(&mut self, _: PartitionId, follower: BrokerId, shipment: Shipment) {
         self.shipments.push((follower, shipment));
     }

@@ -94,6 +94,10 @@ impl Ports for LanePorts<'_> {
         self.context.led.cut_off(&partition, generation, exposed);
     }
 
+    fn gave_way(&mut self, partition: PartitionId, generation: Generation) {
+        tracing::warn!(%partition, %generation, "the disk is full: the partition is handed over to a broker that has all of it");
+    }
+
     fn ship(&mut self, _partition: PartitionId, follower: BrokerId, shipment: Shipment) {
         let wanted = Wanted { shipment, reader: self.reader.clone(), lane: self.lane.clone() };
         self.outbox.shipments.push((follower, wanted));

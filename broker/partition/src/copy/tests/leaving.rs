@@ -1,5 +1,8 @@
 //! Copies whose leaders are asked to go.
 
+use felix_replication::event::Nodes;
+
+use super::following::{Side, carry};
 use super::*;
 
 fn leave(world: &mut World, copy: &mut TestCopy) {
@@ -57,4 +60,40 @@ fn asked_while_opening_it_goes_when_that_has_landed_and_is_never_shown_as_open()
     let lease = world.lease.clone();
     copy.accepted(generation(2), lease, &mut world.ports);
     assert!(!copy.is_leaving());
+}
+
+#[test]
+fn who_has_a_full_disk_hands_over_to_a_follower_that_has_everything() {
+    let (mut one, mut two) = (Side::new(1), Side::new(2));
+    one.lead(1, 2);
+    one.write(3);
+    let refused = |one: &mut Side| {
+        one.world.disk.set_capacity(Some(one.world.disk.used()));
+        one.world.append(&mut one.copy, "full", append(batch(9), Acks::All));
+        let told = one.world.answers().pop().unwrap().1;
+        one.world.disk.set_capacity(None);
+        told
+    };
+    let known = one.copy.own();
+    let seen = |revision, two: &Side| {
+        let last = Last::Opened { pair: known, generation: generation(1) };
+        let replicas = [BrokerId(1), BrokerId(2)].into();
+        let eligible = [two.copy.own()].into();
+        KeyState { replicas, eligible, generation: generation(1), ..key(revision, last) }
+    };
+    let resigned =
+        |one: &mut Side| one.world.ports.reports.drain(..).find_map(|report| report.resigned().cloned());
+    assert_eq!(refused(&mut one), Err(AppendError::DiskFull));
+    assert!(resigned(&mut one).is_none() && !one.copy.is_leaving(), "nobody may lead instead");
+    carry(&mut one, &mut two);
+    one.copy.key_seen(generation(1), seen(7, &two), &mut one.world.ports);
+    let nodes = Nodes { beating: [BrokerId(2)].into(), ..Nodes::default() };
+    one.copy.nodes(&nodes, &mut one.world.ports);
+    one.write(1);
+    assert_eq!(refused(&mut one), Err(AppendError::DiskFull));
+    assert!(resigned(&mut one).is_none(), "the other one lacks records");
+    carry(&mut one, &mut two);
+    assert_eq!(refused(&mut one), Err(AppendError::DiskFull));
+    assert_eq!(resigned(&mut one).unwrap().pairs, [two.copy.own()].into());
+    assert_eq!(refused(&mut one), Err(AppendError::NotLeader));
 }

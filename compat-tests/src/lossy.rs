@@ -6,7 +6,7 @@
 
 use std::collections::BTreeSet;
 use std::io::{Read, Write};
-use std::net::{Ipv4Addr, Shutdown, SocketAddrV4, TcpListener, TcpStream};
+use std::net::{Shutdown, SocketAddrV4, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::spawn;
@@ -38,10 +38,10 @@ pub struct Lossy {
 }
 
 impl Lossy {
-    /// Opens it on a port.
-    pub fn open(port: u16, target: SocketAddrV4) -> Result<Self> {
-        let address = SocketAddrV4::new(Ipv4Addr::LOCALHOST, port);
-        let listener = TcpListener::bind(address).with_context(|| address.to_string())?;
+    /// Opens it at an address; port 0 stands for any that is free.
+    pub fn open(at: SocketAddrV4, target: SocketAddrV4) -> Result<Self> {
+        let listener = TcpListener::bind(at).with_context(|| at.to_string())?;
+        let address = SocketAddrV4::new(*at.ip(), listener.local_addr()?.port());
         let shared = Arc::new(Shared::default());
         let own = Arc::clone(&shared);
         spawn(move || {
@@ -146,26 +146,19 @@ fn frame(from: &mut TcpStream) -> Result<Vec<u8>> {
 
 #[cfg(test)]
 mod tests {
+    use std::net::Ipv4Addr;
+
     use super::*;
 
     /// A broker that answers each request with its correlation id and nothing else.
     fn echo() -> SocketAddrV4 {
-        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
-        let port = listener.local_addr().unwrap().port();
-        spawn(move || {
-            for client in listener.incoming() {
-                let mut client = client.unwrap();
-                spawn(move || {
-                    while let Ok(request) = frame(&mut client) {
-                        let answer = [&[0, 0, 0, 4], &request[8..12]].concat();
-                        if client.write_all(&answer).is_err() {
-                            return;
-                        }
-                    }
-                });
+        crate::ports::served_by(|mut client| {
+            while let Ok(request) = frame(&mut client) {
+                if client.write_all(&[&[0, 0, 0, 4], &request[8..12]].concat()).is_err() {
+                    return;
+                }
             }
-        });
-        SocketAddrV4::new(Ipv4Addr::LOCALHOST, port)
+        })
     }
 
     fn ask(to: &mut TcpStream, key: u8, correlation: u8) -> bool {
@@ -175,7 +168,7 @@ mod tests {
 
     #[test]
     fn every_seventh_answer_to_a_produce_is_lost_with_its_connection() {
-        let lossy = Lossy::open(crate::ports::free().unwrap(), echo()).unwrap();
+        let lossy = Lossy::open(SocketAddrV4::new(Ipv4Addr::LOCALHOST, 0), echo()).unwrap();
         let mut answered = Vec::new();
         let mut to = TcpStream::connect(lossy.address()).unwrap();
         for number in 1..=15 {

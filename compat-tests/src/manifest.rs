@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
@@ -86,6 +87,19 @@ pub struct Manifests {
     pub common: Vec<CommonCase>,
     /// The clients, by folder and then in the order of their file.
     pub clients: Vec<Client>,
+}
+
+impl Client {
+    /// Its program, up to the arguments of the protocol, where `out` has what was built.
+    pub fn command(&self, out: &Path) -> Command {
+        let place = |word: &String| {
+            word.replace("{src}", &self.source.to_string_lossy()).replace("{out}", &out.to_string_lossy())
+        };
+        let mut words = self.run.iter().map(place);
+        let mut command = Command::new(words.next().unwrap_or_default());
+        command.args(words).current_dir(out);
+        command
+    }
 }
 
 impl Manifests {

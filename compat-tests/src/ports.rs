@@ -25,3 +25,17 @@ pub fn free() -> Result<u16> {
     }
     bail!("no free port between {FIRST} and {}", FIRST + COUNT)
 }
+
+/// A server on a free port that has each connection served on a thread of its own, for as long as the test runs.
+#[cfg(test)]
+pub fn served_by(serve: fn(std::net::TcpStream)) -> std::net::SocketAddrV4 {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let port = listener.local_addr().unwrap().port();
+    std::thread::spawn(move || {
+        for client in listener.incoming() {
+            let client = client.unwrap();
+            std::thread::spawn(move || serve(client));
+        }
+    });
+    std::net::SocketAddrV4::new(Ipv4Addr::LOCALHOST, port)
+}

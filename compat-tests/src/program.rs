@@ -44,9 +44,10 @@ enum Line {
     },
 }
 
-#[derive(Deserialize, Clone, Copy)]
+/// What a program may ask for; README.md says what each is.
+#[derive(Debug, Deserialize, Clone, Copy, PartialEq, Eq)]
 #[serde(rename_all = "lowercase")]
-enum Ask {
+pub enum Ask {
     Restart,
     Kill,
     Stop,
@@ -55,19 +56,41 @@ enum Ask {
     Compacted,
 }
 
+/// The answer to that.
 #[derive(Serialize, Default)]
-struct Answer {
+pub struct Answer {
     ok: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     error: Option<String>,
+    /// Of the way on which acknowledgements get lost.
     #[serde(skip_serializing_if = "Option::is_none")]
-    address: Option<String>,
+    pub address: Option<String>,
+    /// How many were.
     #[serde(skip_serializing_if = "Option::is_none")]
-    lost: Option<u64>,
+    pub lost: Option<u64>,
+    /// That was compacted.
     #[serde(skip_serializing_if = "Option::is_none")]
-    topic: Option<String>,
+    pub topic: Option<String>,
+    /// What must be left of it.
     #[serde(skip_serializing_if = "Option::is_none")]
-    survivors: Option<String>,
+    pub survivors: Option<String>,
+}
+
+impl Answer {
+    /// It is done.
+    pub fn done() -> Self {
+        Self { ok: true, ..Self::default() }
+    }
+}
+
+/// What a program is run against.
+pub trait Host {
+    /// Where its clients connect to first.
+    fn bootstrap(&self) -> String;
+    /// Sees to it that everything runs, before a start of the program.
+    fn make_ready(&mut self) -> Result<()>;
+    /// Does what the program asks.
+    fn obey(&mut self, ask: Ask) -> Result<Answer>;
 }
 
 /// What a run of a program is made of.
@@ -88,7 +111,7 @@ impl Program<'_> {
     pub fn run(
         &self,
         cases: &[String],
-        broker: &mut Broker,
+        host: &mut dyn Host,
         report: &mut dyn FnMut(CaseResult),
     ) -> Result<Option<String>> {
         let mut left: Vec<String> = cases.to_vec();
@@ -97,7 +120,7 @@ impl Program<'_> {
         while !left.is_empty() {
             life += 1;
             let before = left.len();
-            self.one_life(life, &mut left, broker, report, &mut version)?;
+            self.one_life(life, &mut left, host, report, &mut version)?;
             debug_assert!(left.len() < before, "each life of a program must settle a case");
         }
         Ok(version)
@@ -108,14 +131,14 @@ impl Program<'_> {
         &self,
         life: u32,
         left: &mut Vec<String>,
-        broker: &mut Broker,
+        host: &mut dyn Host,
         report: &mut dyn FnMut(CaseResult),
         version: &mut Option<String>,
     ) -> Result<()> {
-        broker.start_again()?;
+        host.make_ready()?;
         let log = std::fs::File::options().create(true).append(true).open(&self.log)?;
         let mut command = (self.command)();
-        command.arg("--bootstrap").arg(broker.address().to_string());
+        command.arg("--bootstrap").arg(host.bootstrap());
         command.arg("--prefix").arg(format!("{}{life}-", self.prefix)).args(&*left);
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(log.try_clone()?);
         let (mut process, pipes) = Process::spawn(&mut command)?;
@@ -139,7 +162,7 @@ impl Program<'_> {
                     current = Some(begin);
                 }
                 Line::Ask { ask } => {
-                    answer(&mut stdin, obey(ask, broker)).context("answering the program")?;
+                    answer(&mut stdin, host.obey(ask)).context("answering the program")?;
                 }
                 Line::Case { case, status, detail, ms } => {
                     let Some(place) = left.iter().position(|name| *name == case) else {
@@ -207,28 +230,38 @@ fn lines_of(stdout: std::process::ChildStdout, mut log: std::fs::File) -> Receiv
     lines
 }
 
-fn obey(ask: Ask, broker: &mut Broker) -> Result<Answer> {
-    let mut answer = Answer { ok: true, ..Answer::default() };
-    match ask {
-        Ask::Restart => broker.restart()?,
-        Ask::Kill => broker.kill_and_restart()?,
-        Ask::Stop => broker.stop()?,
-        Ask::Start => broker.start_again()?,
-        Ask::Lossy => {
-            let lossy = broker.lossy()?;
-            answer.address = Some(lossy.address().to_string());
-            answer.lost = Some(lossy.lost());
-        }
-        Ask::Compacted => {
-            let mut to = Connection::open(broker.address(), PATIENCE)?;
-            // Programs may ask more than once in the life of a broker.
-            let topic = format!("compacted-{}", now_ms());
-            let survivors = compacted::prepare(&mut to, &topic)?;
-            answer.topic = Some(topic);
-            answer.survivors = Some(compacted::in_words(&survivors));
-        }
+impl Host for Broker {
+    fn bootstrap(&self) -> String {
+        self.address().to_string()
     }
-    Ok(answer)
+
+    fn make_ready(&mut self) -> Result<()> {
+        self.start_again()
+    }
+
+    fn obey(&mut self, ask: Ask) -> Result<Answer> {
+        let mut answer = Answer::done();
+        match ask {
+            Ask::Restart => self.restart()?,
+            Ask::Kill => self.kill_and_restart()?,
+            Ask::Stop => self.stop()?,
+            Ask::Start => self.start_again()?,
+            Ask::Lossy => {
+                let lossy = self.lossy()?;
+                answer.address = Some(lossy.address().to_string());
+                answer.lost = Some(lossy.lost());
+            }
+            Ask::Compacted => {
+                let mut to = Connection::open(self.address(), PATIENCE)?;
+                // Programs may ask more than once in the life of a broker.
+                let topic = format!("compacted-{}", now_ms());
+                let survivors = compacted::prepare(&mut to, &topic)?;
+                answer.topic = Some(topic);
+                answer.survivors = Some(compacted::in_words(&survivors));
+            }
+        }
+        Ok(answer)
+    }
 }
 
 fn answer(stdin: &mut ChildStdin, done: Result<Answer>) -> Result<()> {

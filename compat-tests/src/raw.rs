@@ -9,6 +9,7 @@ mod cases;
 pub mod compacted;
 pub mod conn;
 pub mod expect;
+pub mod small_disk;
 pub mod stage;
 pub mod wire;
 

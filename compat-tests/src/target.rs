@@ -311,8 +311,8 @@ impl Broker {
     pub fn lossy(&mut self) -> Result<&Lossy> {
         let second = self.second.as_mut().context("the client's manifest does not say `lossy = true`")?;
         if second.lossy.is_none() {
-            let target = SocketAddrV4::new(Ipv4Addr::LOCALHOST, second.port);
-            second.lossy = Some(Lossy::open(second.told, target)?);
+            let at = |port| SocketAddrV4::new(Ipv4Addr::LOCALHOST, port);
+            second.lossy = Some(Lossy::open(at(second.told), at(second.port))?);
         }
         second.lossy.as_ref().context("no way")
     }

@@ -1,12 +1,17 @@
 //! The cases, by subject.
 
+mod after_failover;
 mod catching_up;
+mod coordinator_moves;
 mod coordinators;
 mod cuts;
+mod etcd_and_replicas;
 mod faults;
 mod forming;
+mod full_disks;
 mod identity;
 mod leader_cut;
+mod leases;
 mod links;
 mod load;
 mod lost;
@@ -15,6 +20,7 @@ mod moves_in_trouble;
 mod network;
 mod operating;
 mod partitioned;
+mod programs;
 mod reassigning;
 mod replicated;
 mod replicated_logs;
@@ -50,6 +56,12 @@ pub fn all() -> Vec<Case> {
         moves_in_trouble::CASES,
         links::CASES,
         faults::CASES,
+        after_failover::CASES,
+        coordinator_moves::CASES,
+        etcd_and_replicas::CASES,
+        full_disks::CASES,
+        leases::CASES,
+        programs::CASES,
     ]
     .concat()
 }

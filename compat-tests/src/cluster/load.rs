@@ -143,6 +143,59 @@ impl Load {
     }
 }
 
+/// Loads by several clients at the same time, each on a topic of its own.
+pub struct Loads(Vec<Load>);
+
+impl From<Vec<Load>> for Loads {
+    fn from(loads: Vec<Load>) -> Self {
+        Self(loads)
+    }
+}
+
+impl Loads {
+    /// Waits until each has had so many more records acknowledged and read.
+    pub fn progress(&mut self, records: u64) -> Result<()> {
+        self.0.iter_mut().try_for_each(|load| load.progress(records))
+    }
+
+    /// Fails if one has.
+    pub fn alive(&mut self) -> Result<()> {
+        self.0.iter_mut().try_for_each(Load::alive)
+    }
+
+    /// Measures the longest stall anew from here.
+    pub fn measure(&mut self) -> Result<()> {
+        self.0.iter_mut().try_for_each(Load::measure)
+    }
+
+    /// The longest that any partition of any client went without acknowledgement since `measure`.
+    pub fn longest_stall(&mut self) -> Result<Duration> {
+        let stalls = self.0.iter_mut().map(Load::longest_stall).collect::<Result<Vec<_>>>()?;
+        Ok(stalls.into_iter().max().unwrap_or_default())
+    }
+
+    /// Waits until no partition waits for long any more.
+    pub fn all_go_on(&mut self) -> Result<()> {
+        self.0.iter_mut().try_for_each(Load::all_go_on)
+    }
+
+    /// Waits until each client has a partition that has stood still for so long.
+    pub fn stands_still(&mut self, long: Duration) -> Result<()> {
+        self.0.iter_mut().try_for_each(|load| load.stands_still(long))
+    }
+
+    /// Every partition goes on.
+    pub fn go_on(&mut self) -> Result<()> {
+        self.progress(30)?;
+        self.all_go_on()
+    }
+
+    /// Ends them and has everything compared; how many records each client sent.
+    pub fn finish(self) -> Result<Vec<u64>> {
+        self.0.into_iter().map(Load::finish).collect()
+    }
+}
+
 fn listen(stdout: ChildStdout, told: Arc<Mutex<Line>>) {
     std::thread::spawn(move || {
         for line in BufReader::new(stdout).lines() {

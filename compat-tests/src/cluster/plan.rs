@@ -13,6 +13,7 @@ use super::etcd::{self, Member};
 use super::network::{Kind, Network, Place};
 use super::node::Node;
 use super::proxy::Proxy;
+use crate::lossy::Lossy;
 use crate::{guard, ports, wait};
 
 /// How long a cluster may take to agree on something.
@@ -31,6 +32,7 @@ pub struct Plan {
     ways_to_etcd: bool,
     ways_to_brokers: bool,
     ways_between_brokers: bool,
+    lossy: bool,
     flags: Vec<(i32, String, String)>,
     settings: Vec<(String, String)>,
 }
@@ -50,6 +52,7 @@ impl Plan {
             ways_to_etcd: false,
             ways_to_brokers: false,
             ways_between_brokers: false,
+            lossy: false,
             flags: Vec::new(),
             settings: Vec::new(),
         }
@@ -94,6 +97,12 @@ impl Plan {
     /// Clients are told to come through ways of ours, see `Cluster::way_to_broker`.
     pub fn ways_to_brokers(mut self) -> Self {
         self.ways_to_brokers = true;
+        self
+    }
+
+    /// Clients are told to come through ways on which every seventh answer to a Produce gets lost, see `Cluster::lost_answers`.
+    pub fn lossy(mut self) -> Self {
+        self.lossy = true;
         self
     }
 
@@ -146,6 +155,7 @@ impl Plan {
             etcd,
             ways_to_etcd: BTreeMap::new(),
             ways_to_brokers: BTreeMap::new(),
+            lossy_ways: Vec::new(),
             ways_between: BTreeMap::new(),
             network,
             plan: self,
@@ -162,6 +172,7 @@ pub struct Cluster {
     pub etcd: Vec<Member>,
     ways_to_etcd: BTreeMap<(i32, usize), Proxy>,
     ways_to_brokers: BTreeMap<i32, Proxy>,
+    lossy_ways: Vec<Lossy>,
     ways_between: BTreeMap<i32, Proxy>,
     /// Who reaches whom.
     pub network: Network,
@@ -233,6 +244,11 @@ impl Cluster {
             let way = Proxy::open(self.network.address(Place::Clients)?, clients)?;
             told = way.address();
             self.ways_to_brokers.insert(key, way);
+        }
+        if self.plan.lossy {
+            let way = Lossy::open(SocketAddrV4::new(self.network.address(Place::Clients)?, 0), clients)?;
+            told = way.address();
+            self.lossy_ways.push(way);
         }
         let node = Node::new(
             &format!("broker-{key}"),
@@ -327,6 +343,11 @@ impl Cluster {
         self.ways_to_brokers.get(&broker).context("the plan does not say `ways_to_brokers`")
     }
 
+    /// How many answers to Produce were lost.
+    pub fn lost_answers(&self) -> u64 {
+        self.lossy_ways.iter().map(Lossy::lost).sum()
+    }
+
     /// The way by which the other brokers reach a broker: `There` is what they ask of it and ship to it, `Back` what it answers.
     pub fn way_between(&self, to: i32) -> Result<&Proxy> {
         self.ways_between.get(&to).context("the plan does not say `ways_between_brokers`")
@@ -335,6 +356,30 @@ impl Cluster {
     /// Which member of etcd leads, once one does.
     pub fn etcd_leader(&self) -> Result<usize> {
         wait::until("a leader of etcd", AGREE, || Ok(self.etcd.iter().position(Member::leads)))
+    }
+
+    /// All members of etcd stand still, or are killed.
+    pub fn take_etcd_away(&mut self, killed: bool) -> Result<()> {
+        for member in &mut self.etcd {
+            if killed {
+                member.kill();
+            } else {
+                member.pause()?;
+            }
+        }
+        Ok(())
+    }
+
+    /// They go on, or are started again.
+    pub fn bring_etcd_back(&mut self, killed: bool) -> Result<()> {
+        for member in &mut self.etcd {
+            if killed {
+                member.spawn()?;
+            } else {
+                member.resume()?;
+            }
+        }
+        Ok(())
     }
 
     /// Cuts a broker off from every member of etcd, so that nothing of the broker arrives there, or the other way round, or both.

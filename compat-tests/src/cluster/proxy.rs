@@ -211,22 +211,10 @@ mod tests {
 
     /// Sends back what it gets.
     fn echo() -> SocketAddrV4 {
-        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
-        let port = listener.local_addr().unwrap().port();
-        spawn(move || {
-            for client in listener.incoming() {
-                let mut client = client.unwrap();
-                spawn(move || {
-                    let mut byte = [0];
-                    while client.read(&mut byte).is_ok_and(|count| count == 1) {
-                        if client.write_all(&byte).is_err() {
-                            return;
-                        }
-                    }
-                });
-            }
-        });
-        SocketAddrV4::new(Ipv4Addr::LOCALHOST, port)
+        crate::ports::served_by(|mut client| {
+            let mut byte = [0];
+            while client.read(&mut byte).is_ok_and(|count| count == 1) && client.write_all(&byte).is_ok() {}
+        })
     }
 
     fn connect(proxy: &Proxy) -> TcpStream {

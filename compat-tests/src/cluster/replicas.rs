@@ -14,7 +14,7 @@ use crate::raw::ask::cluster::PartitionDescribed;
 use crate::wait;
 
 /// How long a copy may take to be filled and to get into the set of those that may lead: it waits for longer each time it flaps.
-const IN_SYNC: Duration = Duration::from_secs(60);
+const IN_SYNC: Duration = Duration::from_secs(120);
 /// How long looking through all data may take for each broker.
 const VERIFY: Duration = Duration::from_secs(60);
 
@@ -63,17 +63,23 @@ impl Cluster {
         partition: usize,
         gone: Option<i32>,
     ) -> Result<(i32, i32)> {
-        wait::until(&format!("a leader of {topic}/{partition} that is not {gone:?}"), AGREE, || {
-            let all = self.described(at, topic)?;
-            let seen = all.get(partition).context("no such partition")?;
-            let good = seen.leader >= 0 && Some(seen.leader) != gone;
-            if !good {
-                return Ok(None);
-            }
-            let start =
-                self.broker(seen.leader)?.connect().and_then(|mut to| to.offset_at(topic, seen.index, -2));
-            Ok(start.is_ok_and(|start| start.error == 0).then_some((seen.leader, seen.epoch)))
-        })
+        let mut last = String::new();
+        let led =
+            wait::until(&format!("a leader of {topic}/{partition} that is not {gone:?}"), AGREE, || {
+                let all = self.described(at, topic)?;
+                let seen = all.get(partition).context("no such partition")?;
+                last = format!("{seen:?}");
+                let good = seen.leader >= 0 && Some(seen.leader) != gone;
+                if !good {
+                    return Ok(None);
+                }
+                let start = self
+                    .broker(seen.leader)?
+                    .connect()
+                    .and_then(|mut to| to.offset_at(topic, seen.index, -2));
+                Ok(start.is_ok_and(|start| start.error == 0).then_some((seen.leader, seen.epoch)))
+            });
+        led.context(last)
     }
 
     /// Appends a record to each partition with acks=all. The frame that brings it to the followers tells them the mark before it: whoever

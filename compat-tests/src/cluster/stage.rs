@@ -8,10 +8,14 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 
 use super::broker::Broker;
-use super::load::Load;
+use super::load::{Load, Loads};
 use super::plan::{Cluster, Plan};
+use crate::cache::Cache;
+use crate::manifest::Manifests;
 use crate::process::{Process, run};
+use crate::program::{Host, Program};
 use crate::raw::ask::code;
+use crate::results::Status;
 
 /// How long a tool may take, the start of a JVM included.
 const TOOL: Duration = Duration::from_secs(40);
@@ -110,6 +114,35 @@ impl Stage {
         command
     }
 
+    /// Runs one case of a client's own program (clients/, README.md) against a host; fails as the case does. Topics of its own begin
+    /// with `{prefix}1-`.
+    pub fn client_case(&self, client: &str, case: &str, prefix: &str, host: &mut dyn Host) -> Result<()> {
+        let clients = self.built.java.1.parent().context("no folder of clients")?;
+        let manifests = Manifests::read(clients)?;
+        let client = manifests.clients.iter().find(|one| one.name == client).context("no such client")?;
+        let cache = Cache::open(&self.logs)?;
+        cache.packages(&client.apt, &client.needs)?;
+        let out = cache.build(&client.name, &client.source, &client.build)?;
+        let command = || {
+            let mut command = client.command(&out);
+            cache.environment(&mut command, &client.source, &out);
+            if self.full {
+                command.env("FELIX_FULL", "1");
+            }
+            command
+        };
+        let bound = |case: &str| manifests.bound(client, case, self.full);
+        let log = self.logs.join(format!("{}-{case}.log", client.name));
+        let program = Program { command: &command, prefix: prefix.to_owned(), log, bound: &bound };
+        let mut told = None;
+        program.run(&[case.to_owned()], host, &mut |result| told = Some(result))?;
+        let result = told.context("nothing came of it")?;
+        match result.status {
+            Status::Pass => Ok(()),
+            Status::Fail | Status::Skip => anyhow::bail!("{} {case}: {}", client.name, result.detail),
+        }
+    }
+
     /// Makes a topic with so many partitions and loads all of them; returns when records are acknowledged and read.
     pub fn load(&self, cluster: &Cluster, loader: Loader, topic: &str, partitions: i32) -> Result<Load> {
         let first = cluster.brokers().next();
@@ -129,6 +162,25 @@ impl Stage {
         topic: &str,
         partitions: i32,
     ) -> Result<Load> {
+        let mut load = self.begin_load(cluster, loader, topic, partitions)?;
+        load.progress(10)?;
+        Ok(load)
+    }
+
+    /// The same by several clients at the same time, on a topic each.
+    pub fn loads_existing(
+        &self,
+        cluster: &Cluster,
+        loaded: &[(Loader, &str)],
+        partitions: i32,
+    ) -> Result<Loads> {
+        let begin = |(loader, topic): &(Loader, &str)| self.begin_load(cluster, *loader, topic, partitions);
+        let mut loads = Loads::from(loaded.iter().map(begin).collect::<Result<Vec<_>>>()?);
+        loads.progress(10)?;
+        Ok(loads)
+    }
+
+    fn begin_load(&self, cluster: &Cluster, loader: Loader, topic: &str, partitions: i32) -> Result<Load> {
         let mut command = match loader {
             Loader::Rdkafka => {
                 let mut command = Command::new(&self.built.rdkafka);
@@ -139,9 +191,7 @@ impl Stage {
         };
         command.args([&cluster.bootstrap(), topic, &partitions.to_string()]);
         let name = format!("{loader:?}").to_lowercase();
-        let mut load = Load::start(command, &self.logs.join(format!("load-{name}-{topic}.log")))?;
-        load.progress(10)?;
-        Ok(load)
+        Load::start(command, &self.logs.join(format!("load-{name}-{topic}.log")))
     }
 }
 

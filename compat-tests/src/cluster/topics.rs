@@ -157,7 +157,12 @@ impl Journal {
 
     /// Appends a record and notes it if it is acknowledged; the error code.
     pub fn try_append(&mut self, to: &mut Connection, partition: i32) -> Result<i16> {
-        let value = self.value();
+        self.try_append_filled(to, partition, "")
+    }
+
+    /// The same with something behind the value that makes it as long as is wanted.
+    pub fn try_append_filled(&mut self, to: &mut Connection, partition: i32, filler: &str) -> Result<i16> {
+        let value = self.value() + filler;
         let body = Connection::produce_body(self.acks, &self.topic, partition, &Self::encoded(&value)?);
         let produced = Connection::read_produced(to.call(key::PRODUCE, 8, &body)?)?;
         if produced.error == 0 {

@@ -3,6 +3,8 @@
 
 pub mod cluster;
 pub mod groups;
+pub mod leaders;
+pub mod quotas;
 pub mod records;
 pub mod topics;
 

@@ -10,9 +10,10 @@ use crate::cluster::plan::{AGREE, Cluster};
 use crate::cluster::stage::Stage;
 use crate::raw::ask::code;
 use crate::raw::ask::groups::{Join, Joined};
+use crate::raw::ask::quotas::Parts;
 use crate::raw::batch::Batch;
 use crate::raw::conn::{Connection, key};
-use crate::raw::expect::{equal, holds, one_of};
+use crate::raw::expect::{equal, holds};
 use crate::raw::stage::time;
 use crate::raw::wire::{R, W};
 use crate::wait;
@@ -57,7 +58,7 @@ fn connect(cluster: &mut Cluster, at: i32) -> Result<Connection> {
 }
 
 /// The coordinator of a group, as soon as a broker knows one that answers.
-fn coordinator(cluster: &mut Cluster, at: i32, group: &str) -> Result<i32> {
+pub fn coordinator(cluster: &mut Cluster, at: i32, group: &str) -> Result<i32> {
     wait::until(&format!("a coordinator of {group}"), AGREE * 3, || {
         let (error, id) = connect(cluster, at)?.coordinator_of(group)?;
         match error {
@@ -69,7 +70,7 @@ fn coordinator(cluster: &mut Cluster, at: i32, group: &str) -> Result<i32> {
 }
 
 /// Asks until the groups have been read.
-fn loaded(mut ask: impl FnMut() -> Result<i16>) -> Result<i16> {
+pub fn loaded(mut ask: impl FnMut() -> Result<i16>) -> Result<i16> {
     wait::until("the groups to be read", AGREE * 3, || {
         let error = ask()?;
         let again =
@@ -331,44 +332,18 @@ fn producer_ids(stage: &Stage) -> Result<String> {
     Ok(String::new())
 }
 
-/// AlterClientQuotas version 0 of one client's producer_byte_rate.
-fn set_rate(to: &mut Connection, client: &str, rate: Option<f64>) -> Result<()> {
-    let body =
-        W::new().array(1).array(1).str("client-id").nstr(Some(client)).array(1).str("producer_byte_rate");
-    let body = body.raw(&rate.unwrap_or_default().to_be_bytes()).bool(rate.is_none()).bool(false);
-    let mut answer = to.call(key::ALTER_CLIENT_QUOTAS, 0, &body)?;
-    answer.i32()?;
-    answer.array()?;
-    equal("setting the rate", answer.i16()?, code::NONE)
-}
-
 /// The throttle time that a broker tells a client for a batch.
 fn throttle(cluster: &mut Cluster, at: i32, client: &str, partition: i32) -> Result<i32> {
-    let records = Batch::of(&[&"x".repeat(30_000)], time()).encode()?;
-    let mut to = connect(cluster, at)?.named(client);
-    let mut answer = to.call(key::PRODUCE, 8, &Connection::produce_body(-1, "t", partition, &records))?;
-    let errors = answer.each(|topic| {
-        topic.str()?;
-        topic.each(|partition| {
-            partition.i32()?;
-            let error = partition.i16()?;
-            partition.raw(24)?;
-            partition.each(|record| {
-                record.i32()?;
-                record.nstr()
-            })?;
-            partition.nstr()?;
-            Ok(error)
-        })
-    })?;
-    one_of("error", errors.into_iter().flatten().next().context("no partition")?, &[code::NONE])?;
-    answer.i32()
+    let (error, throttle) = connect(cluster, at)?.named(client).produce_throttled("t", partition, 30_000)?;
+    equal("error", error, code::NONE)?;
+    Ok(throttle)
 }
 
 fn quotas(stage: &Stage) -> Result<String> {
     let mut cluster = stage.plan().set("quota.window.num", "2").start()?;
     cluster.create(1, "t", 6)?;
-    set_rate(&mut connect(&mut cluster, 1)?, "slow", Some(10_000.0))?;
+    let slow: Parts<'_> = &[("client-id", Some("slow"))];
+    connect(&mut cluster, 1)?.set_quota(slow, "producer_byte_rate", Some(10_000.0))?;
     for id in cluster.ids() {
         let number = cluster.led_by(id, "t")?[0];
         wait::until(&format!("a throttle on {id}"), AGREE, || {
@@ -376,7 +351,7 @@ fn quotas(stage: &Stage) -> Result<String> {
         })?;
         equal("another client", throttle(&mut cluster, id, "fast", number)?, 0)?;
     }
-    set_rate(&mut connect(&mut cluster, 3)?, "slow", None)?;
+    connect(&mut cluster, 3)?.set_quota(slow, "producer_byte_rate", None)?;
     for id in cluster.ids() {
         let number = cluster.led_by(id, "t")?[0];
         wait::until(&format!("the end of the throttle on {id}"), AGREE, || {

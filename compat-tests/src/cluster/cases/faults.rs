@@ -9,11 +9,11 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
 
-use super::partitioned::{ALL, OFFSETS, all_in_sync, each_leads, exposed, goes_on, served};
+use super::partitioned::{ALL, BOTH, OFFSETS, all_in_sync, each_leads, exposed, served};
 use crate::cluster::Case;
 use crate::cluster::plan::{AGREE, Cluster};
 use crate::cluster::proxy::Direction;
-use crate::cluster::stage::{Loader, Stage, shown};
+use crate::cluster::stage::{Stage, shown};
 use crate::cluster::topics::{Journal, stored};
 use crate::raw::ask::code;
 use crate::raw::ask::records::{Fetch, Produced, Want};
@@ -63,7 +63,7 @@ pub const CASES: &[Case] = &[
     },
     Case {
         name: "acks-lost-over-failovers",
-        proves: "answers to idempotent producers get lost and then the leader is killed, again and again: each record is there once, in order (B015)",
+        proves: "answers to idempotent producers of librdkafka and Java get lost and then the leader is killed, again and again: each record is there once, in order (B015)",
         seconds: 150,
         run: acks_lost,
     },
@@ -455,8 +455,10 @@ fn stalled(stage: &Stage) -> Result<String> {
 
 fn acks_lost(stage: &Stage) -> Result<String> {
     let mut cluster = stage.plan().replicated().ways_to_brokers().start()?;
-    cluster.create_placed(1, "t", &each_leads())?;
-    let mut load = stage.load_existing(&cluster, Loader::Rdkafka, "t", 3)?;
+    for topic in ["t", "j"] {
+        cluster.create_placed(1, topic, &each_leads())?;
+    }
+    let mut load = stage.loads_existing(&cluster, &BOTH, 3)?;
     all_in_sync(&mut cluster, &[OFFSETS])?;
     let mut stalls = Vec::new();
     for round in 0..stage.rounds(3, 30) {
@@ -469,14 +471,14 @@ fn acks_lost(stage: &Stage) -> Result<String> {
         cluster.way_to_broker(at)?.lose(Direction::Back, false);
         cluster.way_to_broker(at)?.end_all();
         cluster.wait_leader(at % 3 + 1, "t", round % 3, Some(at))?;
-        goes_on(&mut load)?;
+        load.go_on()?;
         stalls.push(load.longest_stall()?);
         cluster.broker(at)?.start()?;
         cluster.wait_alive(&ALL)?;
-        all_in_sync(&mut cluster, &["t", OFFSETS])?;
+        all_in_sync(&mut cluster, &["t", "j", OFFSETS])?;
     }
     let sent = load.finish()?;
     cluster.all_run()?;
-    let compared = stage.verify_copies(&mut cluster, 6)?;
-    Ok(format!("longest stalls {}; {sent} records; {compared}", shown(&stalls)))
+    let compared = stage.verify_copies(&mut cluster, 9)?;
+    Ok(format!("longest stalls {}; {sent:?} records; {compared}", shown(&stalls)))
 }

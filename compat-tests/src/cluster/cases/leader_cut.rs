@@ -1,19 +1,19 @@
 //! Topics with three replicas whose leaders are cut off from their followers, from etcd, from both, in each direction.
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use anyhow::{Context, Result};
 
-use super::partitioned::{
-    ALL, OFFSETS, all_in_sync, answered, exposed, finish, goes_on, send, served, under_load,
-};
+use super::cuts::until_refused;
+use super::partitioned::{ALL, OFFSETS, all_in_sync, answered, exposed, finish, send, served, under_load};
 use crate::cluster::Case;
-use crate::cluster::load::Load;
+use crate::cluster::load::Loads;
 use crate::cluster::plan::{AGREE, Cluster};
 use crate::cluster::stage::Stage;
 use crate::cluster::topics::Journal;
 use crate::raw::ask::code;
 use crate::raw::ask::records::{Fetch, Want};
+use crate::raw::ask::topics::PartitionSeen;
 use crate::raw::expect::{equal, holds};
 use crate::wait;
 
@@ -68,7 +68,7 @@ fn leader_cut(stage: &Stage) -> Result<String> {
 
 fn one_cut(
     cluster: &mut Cluster,
-    load: &mut Load,
+    load: &mut Loads,
     journal: &mut Journal,
     (from, there, back): Cut,
     index: usize,
@@ -111,7 +111,8 @@ fn one_cut(
         figures += &format!(" gave up after {:.2} s", began.elapsed().as_secs_f64());
     } else {
         let mut alone = Journal::new("p").acks(1);
-        let last = until_refused(cluster, &mut alone, (at, index), epoch, began)?;
+        let led = |seen: &PartitionSeen| seen.epoch > epoch || seen.leader != at;
+        let (last, _) = until_refused(cluster, &mut alone, (at, "p", number), began, led)?;
         figures += &format!(" last acknowledged after {:.2} s", last.as_secs_f64());
     }
     let (_, later) = cluster.wait_leader(witness, "p", index, Some(at))?;
@@ -121,7 +122,7 @@ fn one_cut(
     figures += &format!(", another leads after {:.2} s", began.elapsed().as_secs_f64());
     holds(&format!("the generation rises: {epoch}, {later}"), later > epoch)?;
     journal.append_to_leader(cluster, witness, number)?;
-    goes_on(load)?;
+    load.go_on()?;
     if from == From::Followers {
         holds("a loss is counted", cluster.broker(at)?.metric("felix_broker_loss_events_total")? > losses)?;
         equal("sessions", cluster.sum(&ALL, "felix_sessions")?, sessions)?;
@@ -129,8 +130,8 @@ fn one_cut(
     let began = Instant::now();
     cluster.network.heal_all()?;
     cluster.wait_alive(&ALL)?;
-    all_in_sync(cluster, &["p", "t", OFFSETS])?;
-    goes_on(load)?;
+    all_in_sync(cluster, &["p", "t", "j", OFFSETS])?;
+    load.go_on()?;
     figures += &format!(", in sync {:.2} s after healing", began.elapsed().as_secs_f64());
     figures += &format!(", longest stall {:.2} s", load.longest_stall()?.as_secs_f64());
     Ok(figures)
@@ -152,37 +153,4 @@ fn sends_away(cluster: &mut Cluster, at: i32, number: i32) -> Result<()> {
     })?;
     let named = to.coordinator_of("t-group")?;
     holds(&format!("it does not coordinate: {named:?}"), named.1 != at)
-}
-
-/// Appends with acks=1 until another leads; when the last one was acknowledged. Once it refuses it refuses, and it does when another
-/// leads.
-fn until_refused(
-    cluster: &mut Cluster,
-    alone: &mut Journal,
-    (at, index): (i32, usize),
-    epoch: i32,
-    began: Instant,
-) -> Result<Duration> {
-    let number = i32::try_from(index)?;
-    let witness = at % 3 + 1;
-    let mut to = served(cluster, at)?;
-    let mut last = Duration::ZERO;
-    let mut refused = false;
-    wait::until("another to lead", AGREE, || {
-        match alone.try_append(&mut to, number)? {
-            code::NONE => {
-                holds("once it refuses it refuses", !refused)?;
-                last = began.elapsed();
-            }
-            error => {
-                equal("what it says", error, code::NOT_LEADER_OR_FOLLOWER)?;
-                refused = true;
-            }
-        }
-        let seen = cluster.partitions(witness, "p")?;
-        let partition = seen.get(index).context("no such partition")?;
-        Ok((partition.epoch > epoch || partition.leader != at).then_some(()))
-    })?;
-    equal("afterwards", alone.try_append(&mut to, number)?, code::NOT_LEADER_OR_FOLLOWER)?;
-    Ok(last)
 }

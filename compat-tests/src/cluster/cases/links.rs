@@ -4,12 +4,12 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 
-use super::partitioned::{ALL, OFFSETS, all_in_sync, goes_on};
+use super::partitioned::{ALL, BOTH, OFFSETS, all_in_sync};
 use crate::cluster::Case;
-use crate::cluster::load::Load;
+use crate::cluster::load::Loads;
 use crate::cluster::plan::{AGREE, Cluster};
 use crate::cluster::proxy::Direction;
-use crate::cluster::stage::{Loader, Stage, shown, timed};
+use crate::cluster::stage::{Stage, shown, timed};
 use crate::raw::expect::holds;
 use crate::wait;
 
@@ -21,32 +21,39 @@ pub const CASES: &[Case] = &[Case {
     run: bad_links,
 }];
 
+const TOPICS: [&str; 2] = ["t", "j"];
+
 /// Three partitions of which broker 3 leads none.
 fn third_follows() -> Vec<Vec<i32>> {
     [[1, 2, 3], [2, 1, 3], [1, 3, 2]].map(|replicas| replicas.to_vec()).to_vec()
 }
 
-/// Waits until broker 3 is not in sync for any partition of `t`.
+/// Waits until broker 3 is not in sync for any partition under load.
 fn wait_left_behind(cluster: &mut Cluster) -> Result<()> {
     let mut last = Vec::new();
     let waited = wait::until("broker 3 to be out of sync", AGREE, || {
-        last = cluster.described(1, "t")?;
+        last = Vec::new();
+        for topic in TOPICS {
+            last.extend(cluster.described(1, topic)?);
+        }
         Ok((!last.iter().any(|one| one.isr.contains(&3) || one.elr.contains(&3))).then_some(()))
     });
     waited.with_context(|| format!("{last:?}"))
 }
 
 /// Heals, and waits until broker 3 is back; how long that took.
-fn back_in_sync(cluster: &mut Cluster, load: &mut Load) -> Result<Duration> {
-    let ((), took) = timed(|| all_in_sync(cluster, &["t", OFFSETS]))?;
-    goes_on(load)?;
+fn back_in_sync(cluster: &mut Cluster, load: &mut Loads) -> Result<Duration> {
+    let ((), took) = timed(|| all_in_sync(cluster, &["t", "j", OFFSETS]))?;
+    load.go_on()?;
     Ok(took)
 }
 
 fn bad_links(stage: &Stage) -> Result<String> {
     let mut cluster = stage.plan().replicated().ways_between_brokers().start()?;
-    cluster.create_placed(1, "t", &third_follows())?;
-    let mut load = stage.load_existing(&cluster, Loader::Rdkafka, "t", 3)?;
+    for topic in TOPICS {
+        cluster.create_placed(1, topic, &third_follows())?;
+    }
+    let mut load = stage.loads_existing(&cluster, &BOTH, 3)?;
     all_in_sync(&mut cluster, &[OFFSETS])?;
     let (mut stalls, mut returns) = (Vec::new(), Vec::new());
     for _ in 0..stage.rounds(1, 5) {
@@ -57,7 +64,7 @@ fn bad_links(stage: &Stage) -> Result<String> {
             cluster.way_between(3)?.delay(direction, delay);
         }
         wait_left_behind(&mut cluster)?;
-        goes_on(&mut load)?;
+        load.go_on()?;
         stalls.push(load.longest_stall()?);
         load.measure()?;
         load.progress(300)?;
@@ -73,7 +80,7 @@ fn bad_links(stage: &Stage) -> Result<String> {
         for direction in [Direction::There, Direction::Back] {
             cluster.way_between(3)?.lose(direction, true);
             wait_left_behind(&mut cluster)?;
-            goes_on(&mut load)?;
+            load.go_on()?;
             cluster.way_between(3)?.lose(direction, false);
             returns.push(back_in_sync(&mut cluster, &mut load)?);
         }
@@ -82,13 +89,13 @@ fn bad_links(stage: &Stage) -> Result<String> {
             cluster.way_between(to)?.end_all();
             load.progress(20)?;
         }
-        all_in_sync(&mut cluster, &["t", OFFSETS])?;
+        all_in_sync(&mut cluster, &["t", "j", OFFSETS])?;
     }
     let sent = load.finish()?;
     cluster.all_run()?;
-    let compared = stage.verify_copies(&mut cluster, 6)?;
+    let compared = stage.verify_copies(&mut cluster, 9)?;
     Ok(format!(
-        "longest stalls, the slow link's and behind it, {}; in sync again {}; {sent} records; {compared}",
+        "longest stalls, the slow link's and behind it, {}; in sync again {}; {sent:?} records; {compared}",
         shown(&stalls),
         shown(&returns)
     ))

@@ -5,14 +5,13 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 
-use super::partitioned::{OFFSETS, all_in_sync, goes_on};
+use super::partitioned::{BOTH, OFFSETS, all_in_sync};
 use crate::cluster::Case;
 use crate::cluster::network::Place;
 use crate::cluster::plan::Cluster;
-use crate::cluster::stage::{Loader, Stage, shown};
-use crate::raw::conn::{Connection, key};
+use crate::cluster::stage::{Stage, shown};
+use crate::raw::ask::cluster::PartitionDescribed;
 use crate::raw::expect::{equal, holds};
-use crate::raw::wire::W;
 use crate::wait;
 
 pub const CASES: &[Case] = &[Case {
@@ -24,88 +23,58 @@ pub const CASES: &[Case] = &[Case {
     run: under_trouble,
 }];
 
+/// What is under load, and moved.
+const TOPICS: [&str; 2] = ["t", "j"];
 /// How long a move may take on a loaded machine; copies that flap wait for up to a minute.
 const MOVED: Duration = Duration::from_secs(90);
 
-/// Moves every partition of `t` to these replicas, or cancels that.
+/// Moves every partition of `t` and `j` to these replicas, or cancels that.
 fn alter(cluster: &mut Cluster, at: i32, replicas: Option<&[i32]>) -> Result<()> {
-    let mut body = W::new().i32(10_000).carray(1).cstr("t").carray(3);
-    for partition in 0..3 {
-        body = match replicas {
-            None => body.i32(partition).uvarint(0),
-            Some(ids) => ids.iter().fold(body.i32(partition).carray(ids.len()), |body, id| body.i32(*id)),
-        };
-        body = body.tags();
+    let mut to = cluster.broker(at)?.connect()?;
+    TOPICS.iter().try_for_each(|topic| to.reassign(topic, 3, replicas))
+}
+
+/// All partitions under load, as a broker describes them.
+fn all_described(cluster: &mut Cluster, at: i32) -> Result<Vec<PartitionDescribed>> {
+    let mut all = Vec::new();
+    for topic in TOPICS {
+        all.extend(cluster.described(at, topic)?);
     }
-    let mut answer =
-        cluster.broker(at)?.connect()?.call(key::ALTER_PARTITION_REASSIGNMENTS, 0, &body.tags().tags())?;
-    answer.i32()?;
-    equal("error", answer.i16()?, 0)?;
-    answer.cnstr()?;
-    let codes = answer.ceach(|topic| {
-        topic.cstr()?;
-        let codes = topic.ceach(|partition| {
-            partition.i32()?;
-            let told = (partition.i16()?, partition.cnstr()?);
-            partition.tags()?;
-            Ok(told)
-        })?;
-        topic.tags()?;
-        Ok(codes)
-    })?;
-    let refused = codes.iter().flatten().find(|(code, _)| *code != 0);
-    ensure!(refused.is_none(), "moving t to {replicas:?}: {refused:?}");
-    Ok(())
+    Ok(all)
 }
 
-/// How many partitions are listed as being moved.
-fn moving(to: &mut Connection) -> Result<usize> {
-    let mut answer =
-        to.call(key::LIST_PARTITION_REASSIGNMENTS, 0, &W::new().i32(10_000).uvarint(0).tags())?;
-    answer.i32()?;
-    equal("error", answer.i16()?, 0)?;
-    answer.cnstr()?;
-    let ids = |partition: &mut crate::raw::wire::R| partition.ceach(|id| id.i32());
-    let topics = answer.ceach(|topic| {
-        topic.cstr()?;
-        let partitions = topic.ceach(|partition| {
-            partition.i32()?;
-            for _ in ["replicas", "adding", "removing"] {
-                ids(partition)?;
-            }
-            partition.tags()
-        })?;
-        topic.tags()?;
-        Ok(partitions.len())
-    })?;
-    Ok(topics.into_iter().sum())
+/// Waits until exactly these are in sync for everything under load.
+fn wait_in_sync(cluster: &mut Cluster, at: i32, ids: &[i32]) -> Result<()> {
+    TOPICS.iter().try_for_each(|topic| cluster.wait_in_sync(at, topic, ids))
 }
 
-/// Waits until `t` has these replicas and nothing moves any more, as a broker says.
+/// Waits until all has these replicas and nothing moves any more, as a broker says.
 fn wait_moved(cluster: &mut Cluster, at: i32, replicas: &[i32]) -> Result<()> {
     let wanted: BTreeSet<i32> = replicas.iter().copied().collect();
     let mut last = Vec::new();
-    let waited = wait::until(&format!("t to be moved to {replicas:?}"), MOVED, || {
-        last = cluster.described(at, "t")?;
+    let waited = wait::until(&format!("all to be moved to {replicas:?}"), MOVED, || {
+        last = all_described(cluster, at)?;
         let there = last.iter().all(|one| one.replicas.iter().copied().collect::<BTreeSet<i32>>() == wanted);
         let led = last.iter().all(|one| wanted.contains(&one.leader));
-        let none = moving(&mut cluster.broker(at)?.connect()?)? == 0;
+        let none = cluster.broker(at)?.connect()?.reassigning()? == 0;
         Ok((there && led && none).then_some(()))
     });
     waited.with_context(|| format!("{last:?}"))
 }
 
-/// Who leads all of `t`: it does when nobody moved it.
+/// Who leads all of it: one does when nobody moved it.
 fn the_leader(cluster: &mut Cluster, at: i32) -> Result<i32> {
-    let leaders: BTreeSet<i32> = cluster.described(at, "t")?.iter().map(|one| one.leader).collect();
+    let leaders: BTreeSet<i32> = all_described(cluster, at)?.iter().map(|one| one.leader).collect();
     ensure!(leaders.len() == 1, "{leaders:?} lead");
     leaders.first().copied().context("nobody leads")
 }
 
 fn under_trouble(stage: &Stage) -> Result<String> {
     let mut cluster = stage.plan().replicated().start()?;
-    cluster.create_placed(1, "t", &vec![vec![1, 2, 3]; 3])?;
-    let mut load = stage.load_existing(&cluster, Loader::Rdkafka, "t", 3)?;
+    for topic in TOPICS {
+        cluster.create_placed(1, topic, &vec![vec![1, 2, 3]; 3])?;
+    }
+    let mut load = stage.loads_existing(&cluster, &BOTH, 3)?;
     all_in_sync(&mut cluster, &[OFFSETS])?;
     cluster.add_brokers(1)?;
     equal("the leader", the_leader(&mut cluster, 1)?, 1)?;
@@ -114,7 +83,7 @@ fn under_trouble(stage: &Stage) -> Result<String> {
         // So that no copy can be made before the trouble has begun.
         cluster.network.cut_both(Place::Broker(leader), Place::Broker(target))?;
         alter(cluster, leader, Some(replicas))?;
-        equal("partitions being moved", moving(&mut cluster.broker(leader)?.connect()?)?, 3)
+        equal("partitions being moved", cluster.broker(leader)?.connect()?.reassigning()?, 6)
     };
 
     // A follower stands still for longer than its lease.
@@ -125,10 +94,10 @@ fn under_trouble(stage: &Stage) -> Result<String> {
     cluster.network.heal_all()?;
     wait_moved(&mut cluster, 1, &[1, 2, 4])?;
     took.push(began.elapsed());
-    goes_on(&mut load)?;
+    load.go_on()?;
     cluster.broker(2)?.resume()?;
     cluster.wait_alive(&[1, 2, 3, 4])?;
-    cluster.wait_in_sync(1, "t", &[1, 2, 4])?;
+    wait_in_sync(&mut cluster, 1, &[1, 2, 4])?;
 
     // etcd is away.
     equal("the leader", the_leader(&mut cluster, 1)?, 1)?;
@@ -137,25 +106,25 @@ fn under_trouble(stage: &Stage) -> Result<String> {
     let lease = cluster.lease();
     load.stands_still(lease)?;
     cluster.network.heal_all()?;
-    equal("partitions being moved without etcd", moving(&mut cluster.broker(1)?.connect()?)?, 3)?;
+    equal("partitions being moved without etcd", cluster.broker(1)?.connect()?.reassigning()?, 6)?;
     let began = Instant::now();
     cluster.etcd[0].resume()?;
     wait_moved(&mut cluster, 1, &[1, 2, 3])?;
     took.push(began.elapsed());
-    goes_on(&mut load)?;
-    cluster.wait_in_sync(1, "t", &[1, 2, 3])?;
+    load.go_on()?;
+    wait_in_sync(&mut cluster, 1, &[1, 2, 3])?;
 
     // Cancelled while the new copy cannot be made and a follower is gone.
     equal("the leader", the_leader(&mut cluster, 1)?, 1)?;
     hold(&mut cluster, 1, 4, &[1, 2, 4])?;
     cluster.broker(2)?.kill();
-    goes_on(&mut load)?;
+    load.go_on()?;
     alter(&mut cluster, 3, None)?;
     wait_moved(&mut cluster, 1, &[1, 2, 3])?;
     cluster.network.heal_all()?;
     cluster.broker(2)?.start()?;
     cluster.wait_alive(&[1, 2, 3, 4])?;
-    cluster.wait_in_sync(1, "t", &[1, 2, 3])?;
+    wait_in_sync(&mut cluster, 1, &[1, 2, 3])?;
 
     // The leader is killed.
     equal("the leader", the_leader(&mut cluster, 1)?, 1)?;
@@ -164,19 +133,19 @@ fn under_trouble(stage: &Stage) -> Result<String> {
     cluster.broker(1)?.kill();
     wait_moved(&mut cluster, 2, &[1, 2, 4])?;
     took.push(began.elapsed());
-    goes_on(&mut load)?;
+    load.go_on()?;
     let leader = cluster.described(2, "t")?[0].leader;
     holds("another leads", leader != 1)?;
     cluster.network.heal_all()?;
     cluster.broker(1)?.start()?;
     cluster.wait_alive(&[1, 2, 3, 4])?;
-    cluster.wait_in_sync(2, "t", &[1, 2, 4])?;
+    wait_in_sync(&mut cluster, 2, &[1, 2, 4])?;
 
     let sent = load.finish()?;
     cluster.all_run()?;
-    let compared = stage.verify_copies(&mut cluster, 6)?;
+    let compared = stage.verify_copies(&mut cluster, 9)?;
     Ok(format!(
-        "completed with a follower that stands still, when etcd is back, after the leader's death: {}; {sent} records; {compared}",
+        "completed with a follower that stands still, when etcd is back, after the leader's death: {}; {sent:?} records; {compared}",
         shown(&took)
     ))
 }

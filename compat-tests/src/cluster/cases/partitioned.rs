@@ -5,16 +5,16 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 
 use super::cuts::sessions_kept;
+use super::store::without_etcd;
 use crate::cluster::Case;
-use crate::cluster::load::Load;
-use crate::cluster::plan::{AGREE, Cluster};
+use crate::cluster::load::Loads;
+use crate::cluster::plan::Cluster;
 use crate::cluster::stage::{Loader, Stage, shown};
 use crate::cluster::topics::{Journal, stored};
 use crate::raw::ask::code;
 use crate::raw::ask::records::{Fetch, Want};
 use crate::raw::conn::{Connection, key};
 use crate::raw::expect::{equal, holds, one_of};
-use crate::wait;
 
 pub const CASES: &[Case] = &[
     Case {
@@ -49,28 +49,26 @@ pub fn all_in_sync(cluster: &mut Cluster, topics: &[&str]) -> Result<()> {
     topics.iter().try_for_each(|topic| cluster.wait_in_sync(1, topic, &ALL))
 }
 
-/// Every partition under load goes on.
-pub fn goes_on(load: &mut Load) -> Result<()> {
-    load.progress(30)?;
-    load.all_go_on()
-}
+/// `t` under load from librdkafka, `j` from Java.
+pub const BOTH: [(Loader, &str); 2] = [(Loader::Rdkafka, "t"), (Loader::Java, "j")];
 
-/// A cluster with `t` under load and `p` for what the case writes itself, all in sync.
-pub fn under_load(stage: &Stage, mut cluster: Cluster) -> Result<(Cluster, Load)> {
-    cluster.create_placed(1, "t", &each_leads())?;
-    cluster.create_placed(1, "p", &each_leads())?;
-    let load = stage.load_existing(&cluster, Loader::Rdkafka, "t", 3)?;
+/// A cluster with `t` and `j` under load and `p` for what the case writes itself, all in sync.
+pub fn under_load(stage: &Stage, mut cluster: Cluster) -> Result<(Cluster, Loads)> {
+    for topic in ["t", "j", "p"] {
+        cluster.create_placed(1, topic, &each_leads())?;
+    }
+    let load = stage.loads_existing(&cluster, &BOTH, 3)?;
     all_in_sync(&mut cluster, &[OFFSETS])?;
     Ok((cluster, load))
 }
 
 /// Ends the load, which compares everything, and holds all copies against each other.
-pub fn finish(stage: &Stage, mut cluster: Cluster, load: Load, journal: &Journal) -> Result<String> {
+pub fn finish(stage: &Stage, mut cluster: Cluster, load: Loads, journal: &Journal) -> Result<String> {
     let sent = load.finish()?;
     journal.check(&mut cluster)?;
     cluster.all_run()?;
-    let compared = stage.verify_copies(&mut cluster, 9)?;
-    Ok(format!("{sent} and {} records; {compared}", journal.len()))
+    let compared = stage.verify_copies(&mut cluster, 12)?;
+    Ok(format!("{sent:?} and {} records; {compared}", journal.len()))
 }
 
 /// A record that was sent and whose answer is still to come.
@@ -157,20 +155,20 @@ fn leader_paused(stage: &Stage) -> Result<String> {
         holds(&format!("the generation rises: {epoch}, {later}"), later > epoch)?;
         journal.append_to_leader(&mut cluster, witness, number)?;
         cluster.network.heal_all()?;
-        goes_on(&mut load)?;
+        load.go_on()?;
         let began = Instant::now();
         cluster.broker(at)?.resume()?;
         for one in sent {
             late.push(answered(one, &mut journal, number)?);
         }
-        all_in_sync(&mut cluster, &["p", "t", OFFSETS])?;
+        all_in_sync(&mut cluster, &["p", "t", "j", OFFSETS])?;
         returned.push(began.elapsed());
         equal("the process", cluster.broker(at)?.node.pid(), pid)?;
         holds("it has a new session", cluster.broker(at)?.metric("felix_sessions")? > sessions)?;
         let there = stored(&mut cluster.broker(next)?.connect()?, "p", number)?;
         let left = there.iter().find(|(_, _, value)| tail.contains(value));
         ensure!(left.is_none(), "what only the first leader had from {offset} on is there: {left:?}");
-        goes_on(&mut load)?;
+        load.go_on()?;
     }
     let rest = finish(stage, cluster, load, &journal)?;
     Ok(format!(
@@ -190,49 +188,26 @@ fn etcd_away(stage: &Stage) -> Result<String> {
         for number in 0..3 {
             journal.append_to_leader(&mut cluster, 1, number)?;
         }
-        let before = (cluster.partitions(1, "p")?, cluster.partitions(1, "t")?);
+        let told = |cluster: &mut Cluster| ["p", "t", "j"].map(|topic| cluster.partitions(1, topic).ok());
+        let before = told(&mut cluster);
+        let leaders = before[0].clone().context("p is not there")?;
         load.measure()?;
-        let began = Instant::now();
-        for member in &mut cluster.etcd {
-            if killed {
-                member.kill();
-            } else {
-                member.pause()?;
-            }
-        }
         let mut alone = Journal::new("p").acks(1);
-        for (number, partition) in (0..).zip(&before.0) {
-            wait::until("writes to stop", AGREE, || {
-                let mut to = cluster.broker(partition.leader)?.connect()?;
-                Ok((alone.try_append(&mut to, number)? == code::NOT_LEADER_OR_FOLLOWER).then_some(()))
-            })?;
-        }
-        stopped.push(began.elapsed());
-        wait::until("etcd to have been away for long", away * 2, || {
-            for (number, partition) in (0..).zip(&before.0) {
-                let mut to = cluster.broker(partition.leader)?.connect()?;
-                equal("what it says", alone.try_append(&mut to, number)?, code::NOT_LEADER_OR_FOLLOWER)?;
-                let want = Want { partition: number, ..Want::of("p", 0) };
-                let fetched = to.fetch(&Fetch::now(vec![want]))?;
-                equal("reading what cannot change", fetched.only()?.error, code::NONE)?;
-                holds("it has records", !fetched.only()?.batches()?.is_empty())?;
-            }
-            Ok((began.elapsed() >= away).then_some(()))
-        })?;
+        let led: Vec<(i32, i32)> = leaders.iter().map(|seen| seen.leader).zip(0..).collect();
+        let reads = |to: &mut Connection, _: i32, partition: i32| {
+            let want = Want { partition, ..Want::of("p", 0) };
+            let fetched = to.fetch(&Fetch::now(vec![want]))?;
+            equal("reading what cannot change", fetched.only()?.error, code::NONE)?;
+            holds("it has records", !fetched.only()?.batches()?.is_empty())
+        };
+        stopped.push(without_etcd(&mut cluster, &mut alone, &led, (killed, away), reads)?);
         let began = Instant::now();
-        for member in &mut cluster.etcd {
-            if killed {
-                member.spawn()?;
-            } else {
-                member.resume()?;
-            }
-        }
-        goes_on(&mut load)?;
+        cluster.bring_etcd_back(killed)?;
+        load.go_on()?;
         returned.push(began.elapsed());
         sessions_kept(&cluster)?;
-        equal("generations and leaders of p", cluster.partitions(1, "p")?, before.0)?;
-        equal("generations and leaders of t", cluster.partitions(1, "t")?, before.1)?;
-        all_in_sync(&mut cluster, &["p", "t", OFFSETS])?;
+        equal("generations and leaders", told(&mut cluster), before)?;
+        all_in_sync(&mut cluster, &["p", "t", "j", OFFSETS])?;
     }
     let rest = finish(stage, cluster, load, &journal)?;
     Ok(format!(

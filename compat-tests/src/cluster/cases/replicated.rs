@@ -4,8 +4,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 
+use super::partitioned::BOTH;
 use crate::cluster::Case;
-use crate::cluster::load::Load;
+use crate::cluster::load::Loads;
 use crate::cluster::plan::{AGREE, Cluster};
 use crate::cluster::stage::{Loader, Stage, median, shown};
 use crate::cluster::topics::{Journal, stored};
@@ -47,32 +48,35 @@ const GOALS: [Duration; 2] = [Duration::from_millis(1_500), Duration::from_milli
 const ALL: [i32; 3] = [1, 2, 3];
 /// So long without a report, under load, nothing changes any more.
 const STEADY: Duration = Duration::from_secs(3);
+/// What is under load from librdkafka alone, whose stalls are told.
+const RDKAFKA: [(Loader, &str); 1] = [(Loader::Rdkafka, "t")];
 const OFFSETS: &str = "__consumer_offsets";
 
 fn placed(replicas: &[[i32; 3]; 3]) -> Vec<Vec<i32>> {
     replicas.iter().map(|replicas| replicas.to_vec()).collect()
 }
 
-/// A cluster with a topic `t` under load whose partitions, and those of the group, are in sync everywhere.
-fn under_load(stage: &Stage, replicas: &[[i32; 3]; 3]) -> Result<(Cluster, Load)> {
+/// A cluster with topics under load whose partitions, and those of the group, are in sync everywhere.
+fn under_load(
+    stage: &Stage,
+    replicas: &[[i32; 3]; 3],
+    loaded: &[(Loader, &str)],
+) -> Result<(Cluster, Loads)> {
     let mut cluster = stage.plan().replicated().start()?;
-    cluster.create_placed(1, "t", &placed(replicas))?;
-    let load = stage.load_existing(&cluster, Loader::Rdkafka, "t", 3)?;
+    for (_, topic) in loaded {
+        cluster.create_placed(1, topic, &placed(replicas))?;
+    }
+    let load = stage.loads_existing(&cluster, loaded, 3)?;
     cluster.wait_in_sync(1, OFFSETS, &ALL)?;
     Ok((cluster, load))
 }
 
 /// Ends the load, which compares everything, and holds the copies of all brokers against each other.
-fn finish(stage: &Stage, mut cluster: Cluster, load: Load, partitions: u64) -> Result<String> {
+fn finish(stage: &Stage, mut cluster: Cluster, load: Loads, partitions: u64) -> Result<String> {
     let sent = load.finish()?;
     cluster.all_run()?;
     let compared = stage.verify_copies(&mut cluster, partitions)?;
-    Ok(format!("{sent} records; {compared}"))
-}
-
-fn goes_on(load: &mut Load) -> Result<()> {
-    load.progress(30)?;
-    load.all_go_on()
+    Ok(format!("{} records; {compared}", sent.iter().sum::<u64>()))
 }
 
 /// A figure may be far from its goal on a loaded machine; ten times as much means that it does not work.
@@ -82,7 +86,7 @@ fn within_reach(what: &str, found: &[Duration], goal: Duration) -> Result<()> {
 
 /// Appends to a partition whose leader was killed at `since`, asking the brokers that are left in turn, until one of them has
 /// acknowledged with acks=all; how long after.
-fn unavailable(
+pub fn unavailable(
     cluster: &mut Cluster,
     journal: &mut Journal,
     number: i32,
@@ -109,7 +113,7 @@ fn unavailable(
 }
 
 fn leader_killed(stage: &Stage) -> Result<String> {
-    let (mut cluster, mut load) = under_load(stage, &EACH_LEADS)?;
+    let (mut cluster, mut load) = under_load(stage, &EACH_LEADS, &RDKAFKA)?;
     cluster.create_placed(1, "raw", &placed(&EACH_LEADS))?;
     let mut journal = Journal::new("raw");
     let (mut gaps, mut stalls, mut returns) = (Vec::new(), Vec::new(), Vec::new());
@@ -125,7 +129,7 @@ fn leader_killed(stage: &Stage) -> Result<String> {
         gaps.push(unavailable(&mut cluster, &mut journal, i32::try_from(number)?, leader, killed)?);
         let (_, later) = cluster.wait_leader(leader % 3 + 1, "raw", number, Some(leader))?;
         holds(&format!("the generation rises: {epoch}, {later}"), later > epoch)?;
-        goes_on(&mut load)?;
+        load.go_on()?;
         stalls.push(load.longest_stall()?);
         let began = Instant::now();
         cluster.broker(leader)?.start()?;
@@ -135,7 +139,7 @@ fn leader_killed(stage: &Stage) -> Result<String> {
         }
         returns.push(began.elapsed());
     }
-    goes_on(&mut load)?;
+    load.go_on()?;
     within_reach("unavailable", &gaps, GOALS[0])?;
     journal.check(&mut cluster)?;
     let rest = finish(stage, cluster, load, 9)?;
@@ -149,7 +153,7 @@ fn leader_killed(stage: &Stage) -> Result<String> {
 
 /// Waits until load has gone on for so long without a single report, and answers how many there were before. A machine that is too
 /// busy for a copy to keep up has it dropped by right: then it begins anew.
-fn without_reports(cluster: &Cluster, load: &mut Load, long: Duration) -> Result<f64> {
+fn without_reports(cluster: &Cluster, load: &mut Loads, long: Duration) -> Result<f64> {
     let reports = || cluster.sum(&[1, 2], "felix_broker_replica_reports_total");
     let mut seen = (reports()?, Instant::now());
     wait::until(&format!("{long:?} under load without reports"), long * 4 + Duration::from_secs(30), || {
@@ -174,7 +178,7 @@ fn wait_dropped(cluster: &mut Cluster, gone: i32) -> Result<()> {
 }
 
 fn follower_stopped(stage: &Stage) -> Result<String> {
-    let (mut cluster, mut load) = under_load(stage, &THIRD_FOLLOWS)?;
+    let (mut cluster, mut load) = under_load(stage, &THIRD_FOLLOWS, &RDKAFKA)?;
     let away = Duration::from_secs(if stage.full { 30 } else { 4 });
     let (mut usual, mut stalls, mut returns) = (Vec::new(), Vec::new(), Vec::new());
     for _ in 0..stage.rounds(1, 5) {
@@ -192,7 +196,7 @@ fn follower_stopped(stage: &Stage) -> Result<String> {
             cluster.wait_in_sync(1, topic, &ALL)?;
         }
         returns.push(began.elapsed());
-        goes_on(&mut load)?;
+        load.go_on()?;
         stalls.push(load.longest_stall()?);
     }
     within_reach("producers stalled", &stalls, GOALS[1])?;
@@ -206,7 +210,7 @@ fn follower_stopped(stage: &Stage) -> Result<String> {
 }
 
 fn follower_wiped(stage: &Stage) -> Result<String> {
-    let (mut cluster, mut load) = under_load(stage, &THIRD_FOLLOWS)?;
+    let (mut cluster, mut load) = under_load(stage, &THIRD_FOLLOWS, &BOTH)?;
     cluster.create_placed(1, "kept", &[vec![1, 2, 3]])?;
     let mut journal = Journal::new("kept");
     for _ in 0..200 {
@@ -219,23 +223,23 @@ fn follower_wiped(stage: &Stage) -> Result<String> {
     }
     let began = Instant::now();
     cluster.broker(3)?.start()?;
-    for topic in ["t", OFFSETS, "kept"] {
+    for topic in ["t", "j", OFFSETS, "kept"] {
         cluster.wait_in_sync(1, topic, &ALL)?;
     }
     let filled = began.elapsed();
-    goes_on(&mut load)?;
+    load.go_on()?;
     let (leader, _) = cluster.wait_leader(1, "t", 0, None)?;
     holds("the one that was wiped does not lead yet", leader != 3)?;
     cluster.broker(leader)?.kill();
     cluster.wait_leader(3, "t", 0, Some(leader))?;
-    goes_on(&mut load)?;
+    load.go_on()?;
     cluster.broker(leader)?.start()?;
-    for topic in ["t", OFFSETS, "kept"] {
+    for topic in ["t", "j", OFFSETS, "kept"] {
         cluster.wait_in_sync(3, topic, &ALL)?;
     }
     let sent = load.finish()?;
     // Alone it has everything.
-    for topic in ["t", "kept"] {
+    for topic in ["t", "j", "kept"] {
         cluster.tell_marks(3, topic)?;
     }
     for gone in [1, 2] {
@@ -245,22 +249,23 @@ fn follower_wiped(stage: &Stage) -> Result<String> {
     let (after, _) = cluster.wait_leader(3, "kept", 0, None)?;
     equal("who leads", after, 3)?;
     journal.check_as_seen_by(&mut cluster, 3)?;
-    let mut ends = 0;
-    for partition in 0..3 {
-        let (leader, _) = cluster.wait_leader(3, "t", partition, None)?;
-        equal("who leads", leader, 3)?;
-        ends += i64::try_from(stored(&mut to, "t", i32::try_from(partition)?)?.len())?;
+    for ((_, topic), sent) in BOTH.into_iter().zip(&sent) {
+        let mut ends = 0;
+        for partition in 0..3 {
+            let (leader, _) = cluster.wait_leader(3, topic, partition, None)?;
+            equal("who leads", leader, 3)?;
+            ends += u64::try_from(stored(&mut to, topic, i32::try_from(partition)?)?.len())?;
+        }
+        // The last one of each partition told the others' mark, and its own is known to nobody.
+        holds(&format!("it has {ends} of {sent} records"), (*sent..=sent + 3).contains(&ends))?;
     }
-    // The last one of each partition told the others' mark, and its own is known to nobody.
-    let ends = u64::try_from(ends)?;
-    holds(&format!("it has {ends} of {sent} records"), (sent..=sent + 3).contains(&ends))?;
     for gone in [1, 2] {
         cluster.broker(gone)?.start()?;
     }
-    for topic in ["t", OFFSETS, "kept"] {
+    for topic in ["t", "j", OFFSETS, "kept"] {
         cluster.wait_in_sync(3, topic, &ALL)?;
     }
     cluster.all_run()?;
-    let compared = stage.verify_copies(&mut cluster, 7)?;
-    Ok(format!("filled and in sync after {:.2} s; {sent} records; {compared}", filled.as_secs_f64()))
+    let compared = stage.verify_copies(&mut cluster, 10)?;
+    Ok(format!("filled and in sync after {:.2} s; {sent:?} records; {compared}", filled.as_secs_f64()))
 }

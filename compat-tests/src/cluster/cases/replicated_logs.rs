@@ -7,7 +7,7 @@ use anyhow::Result;
 use crate::cluster::Case;
 use crate::cluster::network::Place;
 use crate::cluster::plan::Cluster;
-use crate::cluster::stage::Stage;
+use crate::cluster::stage::{Loader, Stage};
 use crate::cluster::topics::{Journal, stored};
 use crate::raw::ask::code;
 use crate::raw::batch::Batch;
@@ -19,7 +19,7 @@ use crate::wait;
 pub const CASES: &[Case] = &[
     Case {
         name: "tails",
-        proves: "a leader that took a short and a long tail with acks=1 while what it sends to its followers is lost, and was killed, returns after \
+        proves: "under load from Java, a leader that took a short and a long tail with acks=1 while what it sends to its followers is lost, and was killed, returns after \
                  one, two and three changes of leader: the tails go, what was acknowledged with acks=all is there, all copies end equal",
         seconds: 180,
         run: tails,
@@ -77,17 +77,24 @@ fn changes(cluster: &mut Cluster, at: i32, topic: &str, first: &[i32]) -> Result
 }
 
 fn tails(stage: &Stage) -> Result<String> {
-    let mut cluster = stage.plan().start()?;
+    let mut cluster = stage.plan().replicated().start()?;
+    cluster.create_placed(1, "j", &[place(1), place(2), place(3)])?;
+    let mut load = stage.loads_existing(&cluster, &[(Loader::Java, "j")], 3)?;
     let mut told = Vec::new();
     for wanted in 1..=3 {
         for repeat in 0..stage.rounds(1, 5) {
             told.push(one_tail(&mut cluster, wanted, &format!("t-{wanted}-{repeat}"))?);
+            load.go_on()?;
         }
     }
+    for topic in ["j", "__consumer_offsets"] {
+        cluster.wait_in_sync(1, topic, &ALL)?;
+    }
+    let sent = load.finish()?;
     cluster.all_run()?;
-    let compared = stage.verify_copies(&mut cluster, u64::try_from(told.len() * TAIL_LENGTHS.len())?)?;
+    let compared = stage.verify_copies(&mut cluster, u64::try_from(told.len() * TAIL_LENGTHS.len() + 6)?)?;
     equal("batches that nobody has promised", compared.above, 0)?;
-    Ok(format!("{}; {compared}", told.join("; ")))
+    Ok(format!("{}; {sent:?} records of a load; {compared}", told.join("; ")))
 }
 
 /// A leader with tails that returns after so many changes; what happened.

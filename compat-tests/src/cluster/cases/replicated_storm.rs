@@ -21,6 +21,8 @@ pub const CASES: &[Case] = &[Case {
     run: storm,
 }];
 
+/// Names the seed of the order of chance.
+const SEED: &str = "FELIX_SEED";
 const ALL: [i32; 3] = [1, 2, 3];
 const TOPICS: [&str; 2] = ["t", "__consumer_offsets"];
 
@@ -66,12 +68,20 @@ impl Chance {
     }
 }
 
+/// The seed of `FELIX_SEED`, so that a history can be tried again in the same order; or any.
+fn seed() -> Result<u64> {
+    match std::env::var(SEED) {
+        Ok(seed) => seed.parse().with_context(|| format!("{SEED}={seed} is no number")),
+        Err(_) => Ok(SystemTime::now().duration_since(UNIX_EPOCH)?.subsec_nanos().into()),
+    }
+}
+
 fn storm(stage: &Stage) -> Result<String> {
-    let seed = SystemTime::now().duration_since(UNIX_EPOCH)?.subsec_nanos();
-    let mut chance = Chance(u64::from(seed));
+    let seed = seed()?;
+    let mut chance = Chance(seed);
     let mut history = Vec::new();
     weather(stage, &mut chance, &mut history)
-        .map(|told| format!("{told}; {}", history.join(", ")))
+        .map(|told| format!("{told}; seed {seed}: {}", history.join(", ")))
         .with_context(|| format!("seed {seed}: {}", history.join(", ")))
 }
 

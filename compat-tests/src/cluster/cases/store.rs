@@ -11,6 +11,7 @@ use crate::cluster::plan::{AGREE, Cluster};
 use crate::cluster::stage::{Loader, Stage, shown};
 use crate::cluster::topics::Journal;
 use crate::raw::ask::code;
+use crate::raw::conn::Connection;
 use crate::raw::expect::equal;
 use crate::wait;
 
@@ -38,6 +39,36 @@ pub const CASES: &[Case] = &[
     },
 ];
 
+/// Takes etcd away (it is killed or stands still) until no broker takes a write any more, and for so long in all; leaders with a
+/// partition each are in `led`, and `look` at one sees to what else holds meanwhile. How long it took until writes stopped.
+pub fn without_etcd(
+    cluster: &mut Cluster,
+    journal: &mut Journal,
+    led: &[(i32, i32)],
+    (killed, away): (bool, Duration),
+    look: impl Fn(&mut Connection, i32, i32) -> Result<()>,
+) -> Result<Duration> {
+    let began = Instant::now();
+    cluster.take_etcd_away(killed)?;
+    for (at, number) in led {
+        wait::until("writes to stop", AGREE, || {
+            let mut to = cluster.broker(*at)?.connect()?;
+            Ok((journal.try_append(&mut to, *number)? == code::NOT_LEADER_OR_FOLLOWER).then_some(()))
+        })?;
+    }
+    let stopped = began.elapsed();
+    wait::until("etcd to have been away for long", away * 2, || {
+        for (at, number) in led {
+            let mut to = cluster.broker(*at)?.connect()?;
+            let refused = journal.try_append(&mut to, *number)?;
+            equal("what it says meanwhile", refused, code::NOT_LEADER_OR_FOLLOWER)?;
+            look(&mut to, *at, *number)?;
+        }
+        Ok((began.elapsed() >= away).then_some(()))
+    })?;
+    Ok(stopped)
+}
+
 fn etcd_away(stage: &Stage) -> Result<String> {
     let mut cluster = stage.plan().etcd(3).etcd_on_disk().start()?;
     cluster.create(1, "t", 9)?;
@@ -47,40 +78,9 @@ fn etcd_away(stage: &Stage) -> Result<String> {
     let (mut stopped, mut returned) = (Vec::new(), Vec::new());
     for killed in [false, true] {
         let before = cluster.partitions(1, "t")?;
+        stopped.push(without_etcd(&mut cluster, &mut journal, &led, (killed, away), |_, _, _| Ok(()))?);
         let began = Instant::now();
-        for member in &mut cluster.etcd {
-            if killed {
-                member.kill();
-            } else {
-                member.pause()?;
-            }
-        }
-        for (at, number) in &led {
-            wait::until("writes to stop", AGREE, || {
-                let mut to = cluster.broker(*at)?.connect()?;
-                Ok((journal.try_append(&mut to, *number)? != code::NONE).then_some(()))
-            })?;
-        }
-        stopped.push(began.elapsed());
-        wait::until("etcd to have been away for long", away * 2, || {
-            for (at, number) in &led {
-                let mut to = cluster.broker(*at)?.connect()?;
-                equal(
-                    "what it says meanwhile",
-                    journal.try_append(&mut to, *number)?,
-                    code::NOT_LEADER_OR_FOLLOWER,
-                )?;
-            }
-            Ok((began.elapsed() >= away).then_some(()))
-        })?;
-        let began = Instant::now();
-        for member in &mut cluster.etcd {
-            if killed {
-                member.spawn()?;
-            } else {
-                member.resume()?;
-            }
-        }
+        cluster.bring_etcd_back(killed)?;
         for (at, number) in &led {
             cluster.wait_serves(*at, "t", &[*number])?;
         }
@@ -134,7 +134,7 @@ fn members_under_load(stage: &Stage) -> Result<String> {
 }
 
 /// Waits until another member of etcd leads.
-fn another_leads(cluster: &Cluster, than: usize) -> Result<()> {
+pub fn another_leads(cluster: &Cluster, than: usize) -> Result<()> {
     wait::until("another member of etcd to lead", AGREE, || {
         let mut members = cluster.etcd.iter().enumerate().filter(|(at, _)| *at != than);
         Ok(members.any(|(_, member)| member.leads()).then_some(()))

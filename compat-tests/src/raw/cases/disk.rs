@@ -1,17 +1,18 @@
 //! Disks that fill up, and answers that wait for the flush.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 
-use crate::process::{Process, run};
+use crate::process::Process;
 use crate::raw::Case;
 use crate::raw::ask::code;
 use crate::raw::batch::Batch;
 use crate::raw::conn::Connection;
 use crate::raw::expect::{equal, holds, one_of};
+use crate::raw::small_disk::SmallDisk;
 use crate::raw::stage::{Stage, skip, time};
 use crate::target::{Broker, Kind};
 use crate::wait;
@@ -33,36 +34,6 @@ pub const CASES: &[Case] = &[
         run: flush,
     },
 ];
-
-/// A small file system in memory, unmounted at the end.
-pub(super) struct SmallDisk(pub(super) PathBuf);
-
-impl SmallDisk {
-    pub(super) fn mount(mebibytes: u32, log: &Path) -> Result<Self> {
-        let folder = crate::guard::temporary("disk-")?.keep();
-        let size = format!("size={mebibytes}m");
-        let mut mount = Command::new("mount");
-        mount.args(["-t", "tmpfs", "-o", &size, "felix-compat"]).arg(&folder);
-        match run(&mut mount, log, Duration::from_secs(10)) {
-            Ok(()) => Ok(Self(folder)),
-            Err(error) => {
-                // Containers without the right to mount cannot try this.
-                std::fs::remove_dir(&folder)?;
-                skip(&format!("cannot mount a small disk: {error}"))
-            }
-        }
-    }
-}
-
-impl Drop for SmallDisk {
-    fn drop(&mut self) {
-        let unmounted = Command::new("umount").arg("-l").arg(&self.0).status();
-        if unmounted.is_ok_and(|status| status.success()) {
-            // Nothing is in it any more.
-            let _ = std::fs::remove_dir(&self.0);
-        }
-    }
-}
 
 fn connect(broker: &Broker) -> Result<Connection> {
     Connection::open(broker.address(), Duration::from_secs(10))
@@ -144,16 +115,11 @@ fn last_page(stage: &mut Stage) -> Result<()> {
     let settings =
         [("segment.bytes", "1048576"), ("index.interval.bytes", "1"), ("segment.index.bytes", "4096")];
     to.create("rolls", 1, &settings)?;
-    let balloon = disk.0.join("balloon");
     let mut taken = 0;
     let rounds = if stage.full { 40 } else { 6 };
     for round in 0..rounds {
         // All of the disk but a few pages, a different number each time.
-        let free = free_bytes(&disk.0)?;
-        std::fs::write(&balloon, vec![1_u8; usize::try_from(free.saturating_sub((round + 1) * 4_096))?])
-            .or_else(
-                |error| if error.kind() == std::io::ErrorKind::StorageFull { Ok(()) } else { Err(error) },
-            )?;
+        let balloon = disk.fill((round + 1) * 4_096)?;
         let (more, error) = produce_until_refused(&mut to, "rolls", taken, &"y".repeat(300))?;
         equal("error of a full disk", error, code::KAFKA_STORAGE_ERROR)?;
         taken += more;
@@ -178,11 +144,6 @@ fn last_page(stage: &mut Stage) -> Result<()> {
     to.wait_led("rolls", 1)?;
     check_values(&mut to, "rolls", taken)?;
     broker.stop()
-}
-
-pub(super) fn free_bytes(folder: &Path) -> Result<u64> {
-    let figures = rustix::fs::statvfs(folder)?;
-    Ok(figures.f_bavail * figures.f_frsize)
 }
 
 /// Starts `strace` on all threads of a process.

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 
-use super::disk::{SmallDisk, attached, free_bytes};
+use super::disk::attached;
 use crate::process::Process;
 use crate::raw::Case;
 use crate::raw::ask::code;
@@ -14,6 +14,7 @@ use crate::raw::ask::records::{Fetch, Want};
 use crate::raw::batch::Batch;
 use crate::raw::conn::Connection;
 use crate::raw::expect::{equal, holds, one_of};
+use crate::raw::small_disk::SmallDisk;
 use crate::raw::stage::{Stage, skip, time};
 use crate::target::{Broker, Kind};
 use crate::wait;
@@ -238,21 +239,6 @@ fn read(stage: &mut Stage) -> Result<()> {
     target.broker.stop()
 }
 
-/// Fills a disk to its last page with zeros.
-fn fill(balloon: &Path, disk: &Path) -> Result<()> {
-    use std::io::Write;
-    let mut file = std::fs::File::options().create(true).append(true).open(balloon)?;
-    let page = [0_u8; 4096];
-    loop {
-        match file.write_all(&page) {
-            Ok(()) => {}
-            Err(error) if error.kind() == std::io::ErrorKind::StorageFull => break,
-            Err(error) => return Err(error.into()),
-        }
-    }
-    equal("free bytes", free_bytes(disk)?, 0)
-}
-
 fn everything(stage: &mut Stage) -> Result<()> {
     if stage.broker.kind() == Kind::Kafka {
         return skip("Apache Kafka stops when its disk is full");
@@ -275,8 +261,8 @@ fn everything(stage: &mut Stage) -> Result<()> {
     }
     to.coordinator("group")?;
     equal("commit", to.commit("group", "kept", 7)?, 0)?;
-    let balloon = disk.0.join("balloon");
-    fill(&balloon, &disk.0)?;
+    let balloon = disk.fill(0)?;
+    equal("free bytes", disk.free()?, 0)?;
     // Whoever makes a topic is kept waiting for its leaders.
     to.patience(Duration::from_secs(20))?;
     // Kept room may let some of these through; what is answered with success must hold, and nothing else may be seen.
@@ -303,7 +289,8 @@ fn everything(stage: &mut Stage) -> Result<()> {
     };
     equal("error of a full disk", refused, code::KAFKA_STORAGE_ERROR)?;
     // The start, at 100 %, with partitions that were never begun.
-    fill(&balloon, &disk.0)?;
+    disk.fill(0)?;
+    equal("free bytes", disk.free()?, 0)?;
     broker.kill_and_restart().context("a start on a disk that is full to the last page")?;
     let mut to = connect(&broker)?;
     to.wait_led("kept", 2)?;

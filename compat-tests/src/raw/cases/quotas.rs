@@ -2,10 +2,11 @@
 
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 
 use crate::raw::Case;
 use crate::raw::ask::code;
+use crate::raw::ask::quotas::Parts;
 use crate::raw::batch::Batch;
 use crate::raw::conn::{Connection, key};
 use crate::raw::expect::{equal, holds};
@@ -39,39 +40,6 @@ pub const CASES: &[Case] = &[
         run: features,
     },
 ];
-
-/// An entity: kinds with names, none for the default.
-type Parts<'a> = &'a [(&'a str, Option<&'a str>)];
-
-/// AlterClientQuotas version 0 of one entity: the error code.
-fn alter(to: &mut Connection, entity: Parts<'_>, ops: &[(&str, Option<f64>)], validate: bool) -> Result<i16> {
-    let mut body = W::new().array(1).array(entity.len());
-    for (kind, name) in entity {
-        body = body.str(kind).nstr(*name);
-    }
-    body = body.array(ops.len());
-    for (name, value) in ops {
-        let bits = value.unwrap_or_default().to_be_bytes();
-        body = body.str(name).raw(&bits).bool(value.is_none());
-    }
-    let mut answer = to.call(key::ALTER_CLIENT_QUOTAS, 0, &body.bool(validate))?;
-    answer.i32()?;
-    let entries = answer.each(|entry| {
-        let error = entry.i16()?;
-        entry.nstr()?;
-        let parts = entry.each(|part| Ok((part.str()?, part.nstr()?)))?;
-        Ok((error, parts.len()))
-    })?;
-    answer.end()?;
-    match entries[..] {
-        [(error, parts)] => equal("parts of the entity", parts, entity.len()).map(|()| error),
-        _ => bail!("{} entries where one is due", entries.len()),
-    }
-}
-
-fn set(to: &mut Connection, entity: Parts<'_>, name: &str, value: Option<f64>) -> Result<()> {
-    equal(&format!("setting {name}"), alter(to, entity, &[(name, value)], false)?, code::NONE)
-}
 
 /// What a described entity is made of, and its limits.
 type Described = (Vec<(String, Option<String>)>, Vec<(String, f64)>);
@@ -115,12 +83,12 @@ fn alter_and_describe(stage: &mut Stage) -> Result<()> {
     let of_both: Parts<'_> = &[("user", Some(&user)), ("client-id", None)];
     let of_client: Parts<'_> = &[("client-id", Some(&client))];
     let of_ip: Parts<'_> = &[("ip", Some("10.9.8.7"))];
-    set(&mut to, of_user, "producer_byte_rate", Some(1_048_576.0))?;
-    set(&mut to, of_both, "request_percentage", Some(12.5))?;
-    set(&mut to, of_client, "consumer_byte_rate", Some(2_000_000.0))?;
-    set(&mut to, of_client, "controller_mutation_rate", Some(0.25))?;
-    set(&mut to, of_ip, "connection_creation_rate", Some(1_000.0))?;
-    let checked = alter(&mut to, of_client, &[("consumer_byte_rate", Some(1.0))], true)?;
+    to.set_quota(of_user, "producer_byte_rate", Some(1_048_576.0))?;
+    to.set_quota(of_both, "request_percentage", Some(12.5))?;
+    to.set_quota(of_client, "consumer_byte_rate", Some(2_000_000.0))?;
+    to.set_quota(of_client, "controller_mutation_rate", Some(0.25))?;
+    to.set_quota(of_ip, "connection_creation_rate", Some(1_000.0))?;
+    let checked = to.alter_quotas(of_client, &[("consumer_byte_rate", Some(1.0))], true)?;
     equal("validated only", checked, code::NONE)?;
     let limits = |to: &mut Connection, components: &[(&str, i8, Option<&str>)], strict| -> Result<Vec<f64>> {
         let found = describe(to, components, strict)?;
@@ -158,38 +126,16 @@ fn alter_and_describe(stage: &mut Stage) -> Result<()> {
         ("a fraction of a byte", of_user, "producer_byte_rate", 1.5),
         ("zero", of_user, "producer_byte_rate", 0.0),
     ] {
-        equal(what, alter(&mut to, entity, &[(name, Some(value))], false)?, code::INVALID_REQUEST)?;
+        equal(what, to.alter_quotas(entity, &[(name, Some(value))], false)?, code::INVALID_REQUEST)?;
     }
-    set(&mut to, of_user, "producer_byte_rate", None)?;
-    set(&mut to, of_both, "request_percentage", None)?;
-    set(&mut to, of_client, "consumer_byte_rate", None)?;
-    set(&mut to, of_client, "controller_mutation_rate", None)?;
-    set(&mut to, of_ip, "connection_creation_rate", None)?;
+    to.set_quota(of_user, "producer_byte_rate", None)?;
+    to.set_quota(of_both, "request_percentage", None)?;
+    to.set_quota(of_client, "consumer_byte_rate", None)?;
+    to.set_quota(of_client, "controller_mutation_rate", None)?;
+    to.set_quota(of_ip, "connection_creation_rate", None)?;
     crate::wait::until("the end of the quotas", Duration::from_secs(10), || {
         Ok(limits(&mut to, &[exact], false)?.is_empty().then_some(()))
     })
-}
-
-/// Sends and reads Produce version 8 of a batch whose value is so long: (error, throttle time).
-fn produce(to: &mut Connection, topic: &str, bytes: usize) -> Result<(i16, i32)> {
-    let records = Batch::of(&[&"x".repeat(bytes)], time()).encode()?;
-    let mut answer = to.call(key::PRODUCE, 8, &Connection::produce_body(-1, topic, 0, &records))?;
-    let errors = answer.each(|topic| {
-        topic.str()?;
-        topic.each(|partition| {
-            partition.i32()?;
-            let error = partition.i16()?;
-            partition.raw(24)?;
-            partition.each(|record| {
-                record.i32()?;
-                record.nstr()
-            })?;
-            partition.nstr()?;
-            Ok(error)
-        })
-    })?;
-    let error = errors.into_iter().flatten().next().context("no partition")?;
-    Ok((error, answer.i32()?))
 }
 
 /// How long the answer to Metadata takes.
@@ -215,11 +161,11 @@ fn producer(stage: &mut Stage) -> Result<()> {
     admin.create(&topic, 1, &[])?;
     let entity: Parts<'_> = &[("client-id", Some(&client))];
     // Ten windows of a second allow 200 kB at once.
-    set(&mut admin, entity, "producer_byte_rate", Some(20_000.0))?;
+    admin.set_quota(entity, "producer_byte_rate", Some(20_000.0))?;
     let mut to = stage.connect()?.named(&client);
     let mut sent = 0_u32;
     let throttle = loop {
-        let (error, throttle) = produce(&mut to, &topic, 40_000)?;
+        let (error, throttle) = to.produce_throttled(&topic, 0, 40_000)?;
         equal("error", error, code::NONE)?;
         sent += 1;
         if throttle > 0 {
@@ -230,11 +176,11 @@ fn producer(stage: &mut Stage) -> Result<()> {
     holds(&format!("throttled after {sent} batches"), sent >= 4)?;
     holds(&format!("a throttle of {throttle} ms"), throttle <= 5_000)?;
     rests(stage, &mut to, throttle)?;
-    let (error, throttle) = produce(&mut stage.connect()?, &topic, 40_000)?;
+    let (error, throttle) = stage.connect()?.produce_throttled(&topic, 0, 40_000)?;
     equal("another client", (error, throttle), (code::NONE, 0))?;
-    set(&mut admin, entity, "producer_byte_rate", None)?;
+    admin.set_quota(entity, "producer_byte_rate", None)?;
     crate::wait::until("a producer without quota", Duration::from_secs(10), || {
-        Ok((produce(&mut stage.connect()?.named(&client), &topic, 10)?.1 == 0).then_some(()))
+        Ok((stage.connect()?.named(&client).produce_throttled(&topic, 0, 10)?.1 == 0).then_some(()))
     })
 }
 
@@ -268,7 +214,7 @@ fn consumer(stage: &mut Stage) -> Result<()> {
     }
     let entity: Parts<'_> = &[("client-id", Some(&client))];
     // Ten windows of a second allow 700 kB at once.
-    set(&mut admin, entity, "consumer_byte_rate", Some(70_000.0))?;
+    admin.set_quota(entity, "consumer_byte_rate", Some(70_000.0))?;
     let mut to = stage.connect()?.named(&client);
     let (mut next, mut told) = (0, false);
     while next < count {
@@ -286,7 +232,7 @@ fn consumer(stage: &mut Stage) -> Result<()> {
     holds("a throttle time", told)?;
     let (throttle, records) = fetch(&mut stage.connect()?, &topic, 0)?;
     holds("another client is not throttled", throttle == 0 && !records.is_empty())?;
-    set(&mut admin, entity, "consumer_byte_rate", None)
+    admin.set_quota(entity, "consumer_byte_rate", None)
 }
 
 fn changes(stage: &mut Stage) -> Result<()> {
@@ -294,7 +240,7 @@ fn changes(stage: &mut Stage) -> Result<()> {
     let mut admin = stage.connect()?;
     let entity: Parts<'_> = &[("client-id", Some(&client))];
     // Eleven windows of a second allow eleven partitions at once.
-    set(&mut admin, entity, "controller_mutation_rate", Some(1.0))?;
+    admin.set_quota(entity, "controller_mutation_rate", Some(1.0))?;
     // Each on a connection of its own: those that are throttled rest.
     let create = |version: i16, what: &str, partitions: i32| -> Result<(i32, i16)> {
         let mut to = stage.connect()?.named(&client);
@@ -327,7 +273,7 @@ fn changes(stage: &mut Stage) -> Result<()> {
     equal("an old client", error, code::NONE)?;
     holds(&format!("throttled {throttle} ms"), (1..=7_000).contains(&throttle))?;
     equal("another client", admin.try_create(&stage.name("five"), 1, &[])?, code::NONE)?;
-    set(&mut admin, entity, "controller_mutation_rate", None)
+    admin.set_quota(entity, "controller_mutation_rate", None)
 }
 
 /// ApiVersions version 3: the level of metadata.version and the epoch of all levels.

@@ -1,9 +1,9 @@
 //! What clients keep when another broker takes over: groups with their offsets, and the sequences of producers.
 
 use std::collections::BTreeMap;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 
 use crate::cluster::Case;
 use crate::cluster::load::Load;
@@ -16,6 +16,7 @@ use crate::raw::batch::Batch;
 use crate::raw::conn::{Connection, key};
 use crate::raw::expect::equal;
 use crate::raw::stage::time;
+use crate::raw::wire::W;
 use crate::wait;
 
 pub const CASES: &[Case] = &[
@@ -33,6 +34,13 @@ pub const CASES: &[Case] = &[
                  answers with the same offset; what comes next is taken, a gap refused; what was on its way is there once",
         seconds: 120,
         run: producer_after_failover,
+    },
+    Case {
+        name: "dead-leader-told",
+        proves: "the broker of a leader is killed: long before its lease is over the others say that there is no leader (5, -1), and still list \
+                 the broker; an answer about the topic waits a moment for the next leader, but not when the client wants something else",
+        seconds: 60,
+        run: dead_leader_told,
     },
 ];
 
@@ -203,5 +211,66 @@ fn producer_after_failover(stage: &Stage) -> Result<String> {
         "what was taken is answered again by the next leader: {}; what was on its way: {}; {compared}",
         shown(&took),
         shown(&went_on)
+    ))
+}
+
+fn dead_leader_told(stage: &Stage) -> Result<String> {
+    let mut cluster = stage.plan().lease(Duration::from_secs(6)).start()?;
+    equal("creating", cluster.broker(1)?.connect()?.create_on("t", 1, 3, &[])?.0, 0)?;
+    cluster.wait_in_sync(1, "t", &[1, 2, 3])?;
+    let dead = cluster.partitions(1, "t")?[0].leader;
+    cluster.wait_serves(dead, "t", &[0])?;
+    let batch = Batch::of(&["before"], time()).encode()?;
+    equal("producing", cluster.broker(dead)?.connect()?.produce_bytes("t", 0, &batch)?.error, code::NONE)?;
+    let witness = cluster.others(dead)[0];
+    let mut to = cluster.broker(witness)?.connect()?;
+    cluster.broker(dead)?.kill();
+    let began = Instant::now();
+    let told_after = wait::until("an answer without that leader", AGREE, || {
+        let seen = to.metadata_of("t")?;
+        let partition = seen.topics["t"][0].clone();
+        if partition.leader == dead {
+            return Ok(None);
+        }
+        equal(
+            "instead of the dead leader",
+            (partition.error, partition.leader),
+            (code::LEADER_NOT_AVAILABLE, -1),
+        )?;
+        equal("whether it is listed", seen.brokers.iter().any(|broker| broker.id == dead), true)?;
+        Ok(Some(began.elapsed()))
+    })?;
+    // Whoever asks something else in the same breath is not kept waiting for the next leader.
+    let mut quickest = Duration::MAX;
+    for _ in 0..5 {
+        let asked = Instant::now();
+        let about = to.send(key::METADATA, 12, &Connection::metadata_body("t"))?;
+        let other = to.send(key::API_VERSIONS, 0, &W::new())?;
+        to.receive_for(about, key::METADATA, 12)?;
+        to.receive_for(other, key::API_VERSIONS, 0)?;
+        quickest = quickest.min(asked.elapsed());
+    }
+    let mut longest = Duration::ZERO;
+    let led_after = wait::until("the next leader", AGREE, || {
+        let asked = Instant::now();
+        let seen = to.metadata_of("t")?;
+        longest = longest.max(asked.elapsed());
+        let leader = seen.topics["t"][0].leader;
+        equal("the dead leader is told again", leader == dead, false)?;
+        Ok((leader >= 0).then(|| began.elapsed()))
+    })?;
+    ensure!(quickest < Duration::from_millis(400), "an answer was kept waiting for {quickest:?}");
+    ensure!(
+        longest >= Duration::from_millis(400),
+        "no answer waited for the next leader: {longest:?} at most"
+    );
+    cluster.broker(dead)?.start()?;
+    cluster.wait_in_sync(witness, "t", &[1, 2, 3])?;
+    cluster.all_run()?;
+    let compared = stage.verify_copies(&mut cluster, 1)?;
+    Ok(format!(
+        "told after {:.2} s, another led after {:.2} s; {compared}",
+        told_after.as_secs_f64(),
+        led_after.as_secs_f64()
     ))
 }

@@ -86,7 +86,23 @@ fn ids(answer: &mut R) -> Result<Vec<i32>> {
 impl Connection {
     /// Metadata version 12 of all topics.
     pub fn metadata(&mut self) -> Result<ClusterSeen> {
-        let mut answer = self.call(key::METADATA, 12, &W::new().uvarint(0).bool(false).bool(false).tags())?;
+        let answer = self.call(key::METADATA, 12, &W::new().uvarint(0).bool(false).bool(false).tags())?;
+        Self::cluster_seen(answer)
+    }
+
+    /// A request for Metadata version 12 of one topic.
+    pub fn metadata_body(topic: &str) -> W {
+        // No id: it goes by the name.
+        W::new().carray(1).i64(0).i64(0).cnstr(Some(topic)).tags().bool(false).bool(false).tags()
+    }
+
+    /// The answer to it.
+    pub fn metadata_of(&mut self, topic: &str) -> Result<ClusterSeen> {
+        let answer = self.call(key::METADATA, 12, &Self::metadata_body(topic))?;
+        Self::cluster_seen(answer)
+    }
+
+    fn cluster_seen(mut answer: R) -> Result<ClusterSeen> {
         answer.i32()?;
         let mut brokers = answer.ceach(broker)?;
         brokers.sort_by_key(|broker| broker.id);

@@ -171,7 +171,10 @@ fn stalled(stage: &Stage) -> Result<String> {
     let (mut cluster, disks) = on_small_disks(stage, plan, &ALL.map(|id| (id, size)))?;
     cluster.create_placed(1, "t", &each_leads())?;
     let mut to = served(&mut cluster, 1)?;
-    for (name, value) in [("segment.bytes", "1048576"), ("retention.bytes", "4194304")] {
+    // What is deleted makes room soon.
+    let little =
+        [("segment.bytes", "1048576"), ("retention.bytes", "4194304"), ("file.delete.delay.ms", "500")];
+    for (name, value) in little {
         equal(name, to.alter("t", name, 0, Some(value))?, code::NONE)?;
     }
     let follower = 3;

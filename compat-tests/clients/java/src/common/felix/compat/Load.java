@@ -228,18 +228,19 @@ public final class Load {
                 fail("record " + number + " of " + partition + " was not delivered: " + error);
                 return;
             }
-            long due;
             synchronized (this) {
                 Known one = known[partition];
-                due = one.acked++;
+                one.acked++;
                 long now = System.nanoTime();
                 if (one.lastAck >= 0) {
                     one.stall = Math.max(one.stall, now - one.lastAck);
                 }
                 one.lastAck = now;
             }
-            if (number != due || stored.offset() != due) {
-                fail("record " + number + " of " + partition + " acknowledged at " + stored.offset() + " where " + due + " is due");
+            // The next leader may be asked for two batches that both are there, and lead between the one and the other: then the later
+            // one is acknowledged first.
+            if (stored.offset() != number) {
+                fail("record " + number + " of " + partition + " acknowledged at " + stored.offset());
             }
         });
     }

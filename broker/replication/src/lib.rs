@@ -9,6 +9,7 @@
 #![forbid(unsafe_code)]
 
 pub mod action;
+pub mod bulk;
 pub mod cursor;
 pub mod eligible;
 pub mod event;

@@ -22,7 +22,7 @@ use felix_replication::cursor::{Event, FrameId, IDLE};
 use felix_storage::disk::os::OsDisk;
 use felix_storage::{LogReader, Read, ReadError};
 use parking_lot::Mutex;
-use tokio::sync::{OwnedSemaphorePermit, mpsc};
+use tokio::sync::mpsc;
 
 use crate::partitions::lane::{LaneSender, Message};
 use crate::partitions::throttle::Gate;
@@ -372,7 +372,7 @@ struct Request {
 struct Waiting {
     parts: BTreeMap<PartitionId, VecDeque<(LaneSender, Part, FrameId)>>,
     /// Held until all are there.
-    slot: Option<OwnedSemaphorePermit>,
+    place: Option<bulk::Place>,
 }
 
 impl Request {

@@ -5,8 +5,8 @@
 //! others beside it, they queue there, and more of them would only make the queue longer.
 //!
 //! ```text
-//!   size   1  alone: 8 ms         1 → 2 → 3 …   up to `most`       every answer within 2 × 8 + 10 ms
-//!          …  one takes 40 ms     8 → 4
+//!   size   1  alone: 8 ms         1 → 2 → 3 …   up to `most`       every answer within 2 × 8 + 10 ms, and 25 ms for a MiB
+//!          …  one takes 60 ms     8 → 4
 //!          …  ten seconds         → 1                              what alone means is learned anew
 //! ```
 //!
@@ -19,6 +19,8 @@ use felix_protocol::time::MonoTime;
 
 /// What an answer may take beside twice what it takes alone.
 const SLACK: Duration = Duration::from_millis(10);
+/// And for each MiB of the request: the one that was alone may have been a small one.
+const PER_MIB: Duration = Duration::from_millis(25);
 /// After so long it is learned anew what one takes alone.
 const ANEW: Duration = Duration::from_secs(10);
 
@@ -45,8 +47,8 @@ impl Window {
         self.size
     }
 
-    /// A request was answered. `was_alone`: no other was on its way when it was sent.
-    pub fn answered(&mut self, sent_at: MonoTime, was_alone: bool, now: MonoTime) {
+    /// A request of so many bytes was answered. `was_alone`: no other was on its way when it was sent.
+    pub fn answered(&mut self, sent_at: MonoTime, was_alone: bool, bytes: usize, now: MonoTime) {
         if now.since(self.since) >= ANEW {
             *self = Window::new(self.most, now);
             return;
@@ -56,7 +58,8 @@ impl Window {
             self.alone = Some(self.alone.map_or(took, |least| least.min(took)));
         }
         let Some(alone) = self.alone.filter(|_| sent_at >= self.changed_at) else { return };
-        if took <= alone * 2 + SLACK {
+        let for_bytes = PER_MIB.mul_f64(bytes as f64 / f64::from(1 << 20));
+        if took <= alone * 2 + SLACK + for_bytes {
             self.size = (self.size + 1).min(self.most);
         } else {
             self.size = (self.size / 2).max(1);
@@ -92,7 +95,7 @@ mod tests {
             if now.since(START) > Duration::from_secs(10) {
                 longest = longest.max(now.since(sent_at));
             }
-            window.answered(sent_at, was_alone, now);
+            window.answered(sent_at, was_alone, 1 << 20, now);
             assert!((1..=8).contains(&window.size()));
         }
         (f64::from(done) / 60.0, longest)
@@ -109,7 +112,7 @@ mod tests {
         let (rate, longest) = run(50, 1);
         assert!(rate > 18.0, "it is kept busy: {rate} of 20 MiB/s");
         assert!(
-            longest <= Duration::from_millis(212),
+            longest <= Duration::from_millis(250),
             "with eight on their way it would be 400 ms: {longest:?}"
         );
     }
@@ -118,6 +121,20 @@ mod tests {
     fn a_way_that_is_long_is_filled() {
         let (rate, _) = run(1, 100);
         assert!(rate > 60.0, "one at a time would be 10 MiB/s: {rate} of at most 79");
+    }
+
+    #[test]
+    fn a_small_one_alone_does_not_make_large_ones_late() {
+        let at = |ms| START.after(Duration::from_millis(ms));
+        let mut window = Window::new(8, START);
+        window.answered(START, true, 1_000, at(3));
+        assert_eq!(window.size(), 2);
+        window.answered(at(3), false, 1 << 20, at(40));
+        assert_eq!(window.size(), 3);
+        window.answered(at(39), false, 1 << 20, at(200));
+        assert_eq!(window.size(), 3, "it was sent before the last change");
+        window.answered(at(40), false, 1 << 20, at(100));
+        assert_eq!(window.size(), 1);
     }
 
     proptest! {
@@ -129,7 +146,7 @@ mod tests {
             prop_assert!(rate > best / 2.0, "{} of {} MiB/s", rate, best);
             let alone = Duration::from_millis(per_mib + later);
             let one = Duration::from_millis(per_mib);
-            prop_assert!(longest <= alone * 2 + SLACK + one * 2, "{:?} where one takes {:?}", longest, alone);
+            prop_assert!(longest <= alone * 2 + SLACK + PER_MIB + one * 2, "{:?} where one takes {:?}", longest, alone);
         }
     }
 }

@@ -76,7 +76,7 @@ impl Places {
                 let mut taken = self.taken.lock();
                 if taken.count < taken.window.size() {
                     taken.count += 1;
-                    return Place { places: Arc::clone(self), was_alone: taken.count == 1, sent_at: None };
+                    return Place { places: Arc::clone(self), was_alone: taken.count == 1, sent: None };
                 }
             }
             // One that was given back in between has left word.
@@ -89,8 +89,8 @@ impl Places {
 pub(super) struct Place {
     places: Arc<Places>,
     was_alone: bool,
-    /// `None`: nothing was.
-    sent_at: Option<MonoTime>,
+    /// When, and how many bytes; `None`: nothing was.
+    sent: Option<(MonoTime, usize)>,
 }
 
 impl Drop for Place {
@@ -98,8 +98,8 @@ impl Drop for Place {
         let now = self.places.gate.now();
         let mut taken = self.places.taken.lock();
         taken.count -= 1;
-        if let Some(sent_at) = self.sent_at {
-            taken.window.answered(sent_at, self.was_alone, now);
+        if let Some((sent_at, bytes)) = self.sent {
+            taken.window.answered(sent_at, self.was_alone, bytes, now);
         }
         drop(taken);
         self.places.given_back.notify_one();

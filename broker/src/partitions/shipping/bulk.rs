@@ -44,7 +44,7 @@ pub(super) async fn ship(link: &Arc<Link>, up: Up, queue: &mut mpsc::UnboundedRe
             room = more;
         }
         if request.bytes > 0 {
-            place.sent_at = Some(toll.gate.now());
+            place.sent = Some((toll.gate.now(), request.bytes));
         }
         request.waiting.place = Some(place);
         send(link, up, request, room, &toll.figures);

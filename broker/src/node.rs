@@ -137,7 +137,7 @@ impl Node {
     }
 
     /// The brokers that lead nothing now, whatever the control store says: this one without its lease, and those that have
-    /// [`gone`]. Clients are told that what they lead has no leader: they would only go there in vain.
+    /// [`gone`]. Clients that look for a leader are told that there is none: they would only go there in vain.
     pub fn not_leading(&self, view: &View) -> Vec<BrokerId> {
         let mut not_leading: Vec<BrokerId> = self.without_lease().into_iter().collect();
         let lost = self.partitions.lost_peers();

@@ -37,7 +37,7 @@ fn handle(node: &Arc<Node>, call: Call) -> Handled {
     let view = node.view();
     let most = node.configs.broker(&view).net.describe_partitions_max;
     let most = i32::try_from(most).unwrap_or(i32::MAX).min(request.response_partition_limit).max(1);
-    let not_leading = node.not_leading(&view);
+    let not_leading: Vec<_> = node.without_lease().into_iter().collect();
     let from = Source { view: &view, listener: &call.client.listener, not_leading: &not_leading };
     call.answer(&describe(from, &request, most))
 }

@@ -6,8 +6,8 @@
 //! - 10–11 carry topic ids in the answer, but take only names; 12 and later find topics by id.
 //! - Every partition of a topic is listed, led or not, so that its number never seems to shrink; those that are not
 //!   placed yet are not, and a topic without any is answered LEADER_NOT_AVAILABLE.
-//! - A leader whose session is over is none: LEADER_NOT_AVAILABLE and -1, until another takes its place. So is one whose process has
-//!   plainly died, for the rest of its lease: librdkafka asks again soon where there is no leader, but not where it was told the old one.
+//! - A leader whose session is over is none: LEADER_NOT_AVAILABLE and -1, until another takes its place. So is, for
+//!   who asks about named topics, one whose process has plainly died, for the rest of its lease: librdkafka asks again soon where there is no leader, but not where it was told the old one.
 //! - Where a partition has just lost its leader, the answer about named topics waits a moment for the next one ([`awaited`]).
 //! - Brokers are told by the endpoint of the listener that the client connected to; fenced ones are left out.
 //! - A broker whose lease has run out says that what it led has no leader, before the others do (B088). When they have noticed, it
@@ -73,7 +73,11 @@ fn handle(node: &Arc<Node>, call: Call) -> Handled {
     let (not_leading, left_out) = (node.not_leading(&view), node.left_out());
     let writer = Writer { node: Arc::clone(node), call, operations, not_leading, left_out };
     match asked {
-        Asked::All => writer.all(&view).map(Answer::Now),
+        // Who asks about everything looks at the cluster, and is told what the control store says of the others.
+        Asked::All => {
+            let not_leading = node.without_lease().into_iter().collect();
+            Writer { not_leading, ..writer }.all(&view).map(Answer::Now)
+        }
         Asked::Names(names) => {
             let may_create = request.allow_auto_topic_creation || version < 4;
             let missing = |name: &&TopicName| view.topic_named(name).is_none() && check_name(name).is_ok();

@@ -79,7 +79,9 @@ async fn clients_and_others_are_closed_without_a_word() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn however_many_say_nothing_a_broker_is_let_in() {
-    let host = host(1, Desk::default(), None).await;
+    // Nobody's time to say something is over meanwhile, however busy the machine is.
+    let patient = Timing { greeting: Duration::from_secs(600), ..fast() };
+    let host = host_with(1, Desk::default(), None, patient).await;
     let mut silent = Vec::new();
     for _ in 0..200 {
         silent.push(dialled(&host, &peer::MAGIC[..3]).await);

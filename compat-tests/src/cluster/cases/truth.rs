@@ -129,10 +129,15 @@ fn truth(stage: &Stage) -> Result<String> {
     equal("broker 3 in the quorum", (lag, status.as_str()), (0, "Observer"))?;
     equal("lag of a follower", tools.lag(3, "three")?, Some(0))?;
 
-    // Gone, and nobody wrote: it may still lead, if it comes back.
+    // Gone. Where that leaves too few it may still lead, if it comes back; where it leaves enough it is out.
     cluster.broker(3)?.kill();
     wait_isr(&mut cluster, "three", &[1, 2])?;
-    equal("gone", tools.partition("three")?, three("1,2", "3"))?;
+    wait_isr(&mut cluster, "strict", &[2, 1])?;
+    let strict = ["2", "2,1,3", "2,1", "3"].map(str::to_owned);
+    equal("gone, and counted on", tools.partition("strict")?, strict)?;
+    wait::until("broker 3 is out", AGREE, || {
+        Ok((tools.partition("three")? == three("1,2", "")).then_some(()))
+    })?;
     for number in 0..LACKED {
         journal.append(&mut to, 0).with_context(|| format!("record {number}"))?;
     }

@@ -33,7 +33,7 @@ pub(crate) fn admit(
     {
         return Err(AppendError::OtherGeneration { expected, found: generation });
     }
-    leader.admits(word).map_err(|refusal| match refusal {
+    leader.admits(word, now).map_err(|refusal| match refusal {
         Refusal::Ended => AppendError::NotLeader,
         Refusal::TooFewMembers { have, need } => AppendError::NotEnoughReplicas { have, need },
         Refusal::Full => AppendError::Busy,

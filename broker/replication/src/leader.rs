@@ -29,7 +29,7 @@ mod members;
 
 use std::time::Duration;
 
-use felix_protocol::ids::{Generation, Offset};
+use felix_protocol::ids::{BrokerId, Generation, Offset};
 use felix_protocol::time::MonoTime;
 
 pub use self::core::{Core, Phase, Tenure};
@@ -47,6 +47,10 @@ use crate::waiters::{Ticket, Waiters, Word};
 const FIRST_RETRY: Duration = Duration::from_millis(50);
 /// Longest wait between two tries.
 const LONGEST_RETRY: Duration = Duration::from_secs(1);
+
+/// Followers that live have so long to give their first word to a leader that has just opened. Writers wait for that instead of being
+/// refused: of a topic that was made this instant nobody is in the set yet.
+pub const FIRST_WORD: Duration = Duration::from_secs(2);
 
 /// Why a write is not taken in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -73,6 +77,7 @@ pub struct Leader<R: Rules = AllRules> {
     retry_at: MonoTime,
     retry_wait: Duration,
     leaving: Option<Leaving>,
+    opened_at: MonoTime,
     members: Members,
     /// It does not give up before this because nobody answers.
     cut_off_from: MonoTime,
@@ -102,6 +107,7 @@ impl<R: Rules> Leader<R> {
             retry_at: MonoTime::NEVER,
             retry_wait: FIRST_RETRY,
             leaving: None,
+            opened_at: MonoTime::NEVER,
             members: Members::default(),
             cut_off_from: MonoTime(0),
             silence: None,
@@ -185,10 +191,21 @@ impl<R: Rules> Leader<R> {
         1 + key.replicas.iter().filter(|broker| **broker != own && !fenced.contains(broker)).count()
     }
 
+    /// Copies on brokers that live which have said nothing yet in this tenure: they may be level.
+    fn unheard(&self) -> usize {
+        let (key, fenced) = (self.core.eligible.known(), &self.members.nodes().fenced);
+        let own = self.core.own.broker;
+        let may_be_level = |broker: &&BrokerId| {
+            let has_spoken = self.core.confirmed.keys().any(|pair| pair.broker == **broker);
+            **broker != own && !fenced.contains(broker) && !has_spoken && !self.members.has_halted(**broker)
+        };
+        key.replicas.iter().filter(may_be_level).count()
+    }
+
     /// Whether a write that waits for `word` is taken in now (`None`: it waits for nothing). While the
-    /// tenure is only opening, or a copy that lives may take the place of one that does not, writers are parked instead of
-    /// refused: their own deadline bounds the wait.
-    pub fn admits(&self, word: Option<Word>) -> Result<(), Refusal> {
+    /// tenure is only opening, or its followers have not had the time for a word, or a copy that lives may take the place of one that
+    /// does not, writers are parked instead of refused: their own deadline bounds the wait.
+    pub fn admits(&self, word: Option<Word>, now: MonoTime) -> Result<(), Refusal> {
         if self.core.phase == Phase::Ended || self.leaving.is_some() {
             return Err(Refusal::Ended);
         }
@@ -197,7 +214,10 @@ impl<R: Rules> Leader<R> {
         }
         let (have, need) = (self.core.members().min(self.alive()), self.core.need);
         if word == Some(Word::Mark) && self.core.phase == Phase::Open && have < need {
-            return Err(Refusal::TooFewMembers { have, need });
+            let is_early = now < self.opened_at.after(FIRST_WORD);
+            if !is_early || (have + self.unheard()).min(self.alive()) < need {
+                return Err(Refusal::TooFewMembers { have, need });
+            }
         }
         Ok(())
     }
@@ -370,6 +390,7 @@ impl<R: Rules> Leader<R> {
             return;
         }
         if opened {
+            self.opened_at = now;
             // What is below the takeover's end and not confirmed is waited for from now on.
             self.members.passed(&self.core, now);
         }

@@ -70,8 +70,9 @@ impl<D: Disk, C: Clock, W> Copy<D, C, W> {
         ports: &mut impl Ports<Writer = W>,
     ) -> Result<Offset, DeleteRecordsError> {
         let (start, mark) = (self.log.start(), self.published.mark());
-        let leads = self.leader.as_ref().is_some_and(|leader| leader.admits(None).is_ok());
-        if !leads || !self.lease.may_admit(self.clock.now()) {
+        let now = self.clock.now();
+        let leads = self.leader.as_ref().is_some_and(|leader| leader.admits(None, now).is_ok());
+        if !leads || !self.lease.may_admit(now) {
             return Err(DeleteRecordsError::NotLeader);
         }
         if self.config.log.compacts && !self.config.log.deletes {

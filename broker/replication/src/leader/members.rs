@@ -287,6 +287,11 @@ impl Members {
         self.dirty = true;
     }
 
+    /// Whether the copy of this broker that spoke last has stopped.
+    pub fn has_halted(&self, broker: BrokerId) -> bool {
+        self.followers.get(&broker).is_some_and(|follower| follower.halted)
+    }
+
     /// Whether that copy of the broker has stopped.
     pub fn is_halted(&self, pair: &Pair) -> bool {
         self.followers.get(&pair.broker).is_some_and(|follower| follower.halted && follower.pair == *pair)

@@ -78,7 +78,7 @@ fn opening_reports_itself_on_the_revision_it_was_named_at() {
 #[test]
 fn nothing_is_acknowledged_before_the_opening_landed() {
     let (mut leader, report) = alone();
-    assert_eq!(leader.admits(Some(Word::Mark)), Ok(()), "parked, not refused");
+    assert_eq!(leader.admits(Some(Word::Mark), at(5)), Ok(()), "parked, not refused");
     leader.step(Event::Appended { end: 12 }, at(1));
     assert_eq!(wait(&mut leader, 1, Word::Stored, 12, 100), []);
     assert_eq!(wait(&mut leader, 2, Word::Mark, 12, 100), []);
@@ -160,7 +160,7 @@ fn the_end_of_the_tenure_ends_every_wait_at_once_and_for_good() {
     wait(&mut leader, 1, Word::Mark, 10, 100);
     wait(&mut leader, 2, Word::Stored, 10, 100);
     assert_eq!(leader.step(Event::Ended, at(2)), [Action::Refuse { tickets: vec![Ticket(2), Ticket(1)] }]);
-    assert_eq!(leader.admits(None), Err(Refusal::Ended));
+    assert_eq!(leader.admits(None, at(5)), Err(Refusal::Ended));
     assert_eq!(land(&mut leader, &report, 4), [], "the opening landed too late");
     assert_eq!(leader.step(Event::Stored { end: 10 }, at(3)), []);
     assert_eq!(wait(&mut leader, 3, Word::Mark, 5, 100), [Action::Refuse { tickets: vec![Ticket(3)] }]);
@@ -231,11 +231,18 @@ fn what_was_not_durable_at_the_takeover_is_not_committed_by_opening() {
 #[test]
 fn too_few_members_refuse_before_the_append_and_wait_after_it() {
     let (mut leader, actions) = Leader::<AllRules>::open(tenure(key(3, &[], Last::Declined), 2));
-    assert_eq!(leader.admits(Some(Word::Mark)), Ok(()), "while opening, writers are parked");
+    assert_eq!(leader.admits(Some(Word::Mark), at(5)), Ok(()), "while opening, writers are parked");
     let [Action::Report(report)] = actions.as_slice() else { panic!("{actions:?}") };
     land(&mut leader, report, 4);
-    assert_eq!(leader.admits(Some(Word::Mark)), Err(Refusal::TooFewMembers { have: 1, need: 2 }));
-    assert_eq!(leader.admits(Some(Word::Stored)), Ok(()), "acks=1 asks for the leader only");
+    let (early, late) = (at(1).after(FIRST_WORD / 2), at(1).after(FIRST_WORD));
+    let too_few = Err(Refusal::TooFewMembers { have: 1, need: 2 });
+    assert_eq!(leader.admits(Some(Word::Mark), early), Ok(()), "its followers had no time for a word");
+    assert_eq!(leader.admits(Some(Word::Mark), late), too_few);
+    assert_eq!(leader.admits(Some(Word::Stored), late), Ok(()), "acks=1 asks for the leader only");
+    leader.step(Event::Halted(pair(2, 20)), at(1));
+    assert_eq!(leader.admits(Some(Word::Mark), early), Ok(()), "there is another");
+    leader.step(Event::Confirmed { pair: pair(3, 30), position: 2 }, at(1));
+    assert_eq!(leader.admits(Some(Word::Mark), early), too_few, "both have spoken, and are not level");
     leader.step(Event::Appended { end: 12 }, at(2));
     wait(&mut leader, 1, Word::Mark, 12, 100);
     assert_eq!(leader.step(Event::Stored { end: 12 }, at(3)), [], "not visible either");
@@ -257,14 +264,14 @@ fn members_whose_sessions_are_over_stand_for_nothing() {
         Event::Nodes(Nodes { fenced, ..Nodes::default() })
     };
     leader.step(nodes(&[2]), at(2));
-    assert_eq!(leader.admits(Some(Word::Mark)), Ok(()));
+    assert_eq!(leader.admits(Some(Word::Mark), at(5)), Ok(()));
     // Nobody is left, but C9 keeps one in the set.
     leader.step(nodes(&[2, 3]), at(3));
-    assert_eq!(leader.admits(Some(Word::Mark)), Err(Refusal::TooFewMembers { have: 1, need: 2 }));
-    assert_eq!(leader.admits(Some(Word::Stored)), Ok(()));
+    assert_eq!(leader.admits(Some(Word::Mark), at(5)), Err(Refusal::TooFewMembers { have: 1, need: 2 }));
+    assert_eq!(leader.admits(Some(Word::Stored), at(5)), Ok(()));
     // One that lives may take the place of one that does not: writers wait for that.
     leader.step(nodes(&[3]), at(4));
-    assert_eq!(leader.admits(Some(Word::Mark)), Ok(()));
+    assert_eq!(leader.admits(Some(Word::Mark), at(5)), Ok(()));
 }
 
 #[test]
@@ -458,7 +465,7 @@ proptest! {
             let Some(next) = script.next() else { break };
             // What is not admitted is not written.
             if matches!(next, Move::Append(_) | Move::Wait(..)) && leader.is_leaving() {
-                prop_assert_eq!(leader.admits(None), Err(Refusal::Ended));
+                prop_assert_eq!(leader.admits(None, at(5)), Err(Refusal::Ended));
                 continue;
             }
             let event = match next {

@@ -226,7 +226,7 @@ impl<R: Rules> World<R> {
         let (now, serial) = (self.now, self.fresh());
         let node = self.nodes.get_mut(&id).unwrap();
         let Role::Leading(leading) = &mut node.role else { return };
-        if leading.leader.admits(Some(Word::Mark)).is_err() {
+        if leading.leader.admits(Some(Word::Mark), now).is_err() {
             return;
         }
         let serial = u32::try_from(serial).unwrap();

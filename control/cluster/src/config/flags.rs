@@ -142,7 +142,7 @@ pub const FLAGS: &[Flag] = &[
         default: None,
         config: Some("broker.rack"),
         state: State::Honoured,
-        help: "Rack of this node, for placement and client.rack [default: none]",
+        help: "Rack of this node: replicas are spread over racks [default: none]",
     },
     Flag {
         flag: Some("metrics-bind"),

@@ -19,7 +19,7 @@ mod wait;
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode};
+use std::process::ExitCode;
 use std::time::Instant;
 
 use anyhow::{Context, Result, anyhow, bail};
@@ -295,12 +295,7 @@ impl Stage<'_> {
         let data = broker.data_dir().to_path_buf();
         let against = self.args.against.folder();
         let command = || {
-            let place = |argument: &String| {
-                argument.replace("{src}", &source.to_string_lossy()).replace("{out}", &out.to_string_lossy())
-            };
-            let argv: Vec<String> = client.run.iter().map(place).collect();
-            let mut command = Command::new(argv.first().map_or("", String::as_str));
-            command.args(argv.iter().skip(1)).current_dir(&out);
+            let mut command = client.command(&out);
             self.cache.environment(&mut command, source, &out);
             command.env("DATA_DIR", &data).env("FELIX_AGAINST", against);
             if full {

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
 
-use super::partitioned::{ALL, BOTH, OFFSETS, all_in_sync, each_leads, exposed, served};
+use super::partitioned::{ALL, BOTH, OFFSETS, all_in_sync, each_leads, exposed, resumed, served};
 use crate::cluster::Case;
 use crate::cluster::plan::{AGREE, Cluster};
 use crate::cluster::proxy::Direction;
@@ -439,11 +439,7 @@ fn stalled(stage: &Stage) -> Result<String> {
     let offsets: Vec<i64> = there.iter().map(|(offset, ..)| *offset).collect();
     equal("what is left has no gaps", offsets, (start..i64::try_from(flood)?).collect())?;
     holds("old records are gone", start > 0)?;
-    let began = Instant::now();
-    cluster.broker(follower)?.resume()?;
-    cluster.wait_alive(&ALL)?;
-    all_in_sync(&mut cluster, &["t"])?;
-    let back = began.elapsed();
+    let back = resumed(&mut cluster, follower)?;
     cluster.all_run()?;
     let compared = stage.verify_copies(&mut cluster, 1)?;
     Ok(format!(

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 
-use super::partitioned::{ALL, OFFSETS, all_in_sync, each_leads, served};
+use super::partitioned::{ALL, OFFSETS, all_in_sync, each_leads, resumed, served};
 use crate::cluster::Case;
 use crate::cluster::plan::{AGREE, Cluster, Plan};
 use crate::cluster::stage::Stage;
@@ -220,11 +220,7 @@ fn stalled(stage: &Stage) -> Result<String> {
         equal("what is left has no gaps", &offsets, &(first..first + i64::try_from(there.len())?).collect())?;
         holds("old records are gone", first > 0)?;
     }
-    let began = Instant::now();
-    cluster.broker(follower)?.resume()?;
-    cluster.wait_alive(&ALL)?;
-    all_in_sync(&mut cluster, &["t"])?;
-    let back = began.elapsed();
+    let back = resumed(&mut cluster, follower)?;
     cluster.all_run()?;
     let compared = stage.verify_copies(&mut cluster, 3)?;
     Ok(format!(

@@ -116,14 +116,20 @@ fn the_leader(cluster: &mut Cluster, at: i32) -> Result<i32> {
     leaders.first().copied().context("nobody leads")
 }
 
-fn under_trouble(stage: &Stage) -> Result<String> {
+/// What is under load has its replicas on three brokers, and there is a fourth.
+fn with_a_spare(stage: &Stage) -> Result<(Cluster, Loads)> {
     let mut cluster = stage.plan().replicated().start()?;
     for topic in TOPICS {
         cluster.create_placed(1, topic, &vec![vec![1, 2, 3]; 3])?;
     }
-    let mut load = stage.loads_existing(&cluster, &BOTH, 3)?;
+    let load = stage.loads_existing(&cluster, &BOTH, 3)?;
     all_in_sync(&mut cluster, &[OFFSETS])?;
     cluster.add_brokers(1)?;
+    Ok((cluster, load))
+}
+
+fn under_trouble(stage: &Stage) -> Result<String> {
+    let (mut cluster, mut load) = with_a_spare(stage)?;
     equal("the leader", the_leader(&mut cluster, 1)?, 1)?;
     let mut took = Vec::new();
     let hold = |cluster: &mut Cluster, leader: i32, target: i32, replicas: &[i32]| -> Result<()> {
@@ -198,13 +204,7 @@ fn under_trouble(stage: &Stage) -> Result<String> {
 }
 
 fn under_cuts(stage: &Stage) -> Result<String> {
-    let mut cluster = stage.plan().replicated().start()?;
-    for topic in TOPICS {
-        cluster.create_placed(1, topic, &vec![vec![1, 2, 3]; 3])?;
-    }
-    let mut load = stage.loads_existing(&cluster, &BOTH, 3)?;
-    all_in_sync(&mut cluster, &[OFFSETS])?;
-    cluster.add_brokers(1)?;
+    let (mut cluster, mut load) = with_a_spare(stage)?;
     let (mut replicas, mut spare) = (vec![1, 2, 3], 4);
     let mut took = Vec::new();
     for trouble in TROUBLES.into_iter().take(stage.rounds(SHORT, TROUBLES.len())) {

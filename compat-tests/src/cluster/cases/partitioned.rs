@@ -49,6 +49,15 @@ pub fn all_in_sync(cluster: &mut Cluster, topics: &[&str]) -> Result<()> {
     topics.iter().try_for_each(|topic| cluster.wait_in_sync(1, topic, &ALL))
 }
 
+/// Lets a broker that stands still go on; how long it takes until it is in sync for `t` again.
+pub fn resumed(cluster: &mut Cluster, broker: i32) -> Result<Duration> {
+    let began = Instant::now();
+    cluster.broker(broker)?.resume()?;
+    cluster.wait_alive(&ALL)?;
+    all_in_sync(cluster, &["t"])?;
+    Ok(began.elapsed())
+}
+
 /// `t` under load from librdkafka, `j` from Java.
 pub const BOTH: [(Loader, &str); 2] = [(Loader::Rdkafka, "t"), (Loader::Java, "j")];
 

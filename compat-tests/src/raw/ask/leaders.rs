@@ -66,20 +66,25 @@ impl Connection {
         let mut answer = self.call(key::ELECT_LEADERS, 2, &body.i32(20_000).tags())?;
         answer.i32()?;
         let error = answer.i16()?;
-        let codes = answer.ceach(|topic| {
-            topic.cstr()?;
-            let codes = topic.ceach(|partition| {
-                partition.i32()?;
-                let code = partition.i16()?;
-                partition.cnstr()?;
-                partition.tags()?;
-                Ok(code)
-            })?;
-            topic.tags()?;
-            Ok(codes)
-        })?;
+        let codes = partition_codes(&mut answer)?;
         answer.tags()?;
         answer.end()?;
         Ok(codes.into_iter().flatten().next().unwrap_or(error))
     }
+}
+
+/// The error codes of an answer's partitions, topic by topic, as ElectLeaders and AlterPartitionReassignments write them.
+pub fn partition_codes(answer: &mut R) -> Result<Vec<Vec<i16>>> {
+    answer.ceach(|topic| {
+        topic.cstr()?;
+        let codes = topic.ceach(|partition| {
+            partition.i32()?;
+            let code = partition.i16()?;
+            partition.cnstr()?;
+            partition.tags()?;
+            Ok(code)
+        })?;
+        topic.tags()?;
+        Ok(codes)
+    })
 }

@@ -4,6 +4,7 @@ use anyhow::Result;
 
 use crate::raw::Case;
 use crate::raw::ask::code;
+use crate::raw::ask::leaders::partition_codes;
 use crate::raw::conn::{Connection, key};
 use crate::raw::expect::equal;
 use crate::raw::stage::Stage;
@@ -107,18 +108,7 @@ fn alter(to: &mut Connection, topic: &str, replicas: Option<&[i32]>, may_change:
     equal("what was allowed", answer.bool()?, may_change)?;
     equal("error", answer.i16()?, 0)?;
     answer.cnstr()?;
-    let mut codes = answer.ceach(|topic| {
-        topic.cstr()?;
-        let codes = topic.ceach(|partition| {
-            partition.i32()?;
-            let code = partition.i16()?;
-            partition.cnstr()?;
-            partition.tags()?;
-            Ok(code)
-        })?;
-        topic.tags()?;
-        Ok(codes)
-    })?;
+    let mut codes = partition_codes(&mut answer)?;
     answer.tags()?;
     answer.end()?;
     equal("partitions", codes.iter().map(Vec::len).sum::<usize>(), 1)?;

@@ -35,6 +35,7 @@ use crate::shipping::Cursors;
 use crate::visible::Visible;
 
 mod compaction;
+mod lease;
 mod told;
 mod upkeep;
 
@@ -213,11 +214,6 @@ impl<D: Disk, C: Clock, W> Copy<D, C, W> {
         self.row.accepted = generation;
         self.row.diverged = false;
         self.lease = lease;
-    }
-
-    /// The lease of the session that leads, or led.
-    pub fn lease(&self) -> &Lease {
-        &self.lease
     }
 
     /// Begins a tenure at the generation that the copy has durably accepted. The opening report goes out at
@@ -517,7 +513,7 @@ impl<D: Disk, C: Clock, W> Copy<D, C, W> {
     /// When the copy wants a [`Copy::tick`] (or a flush by time); never, while nothing waits.
     pub fn next_due(&self) -> MonoTime {
         let tick = self.leader.as_ref().map_or(MonoTime::NEVER, Leader::next_tick);
-        let tick = tick.min(self.cursors.next_tick());
+        let tick = tick.min(self.last_words_until()).min(self.cursors.next_tick());
         let tick = tick.min(self.following.as_ref().map_or(MonoTime::NEVER, |it| it.next_tick()));
         if self.flush_in_flight { tick } else { tick.min(self.flush_due()) }
     }
@@ -525,6 +521,7 @@ impl<D: Disk, C: Clock, W> Copy<D, C, W> {
     /// Time has passed.
     pub fn tick(&mut self, ports: &mut impl Ports<Writer = W>) {
         self.step(|_| Some(Event::Tick), ports);
+        self.tell_if_lease_is_over(ports);
         self.tick_cursors(ports);
         self.begin_anew_if_due(ports);
     }

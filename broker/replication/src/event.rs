@@ -71,6 +71,9 @@ pub enum Event {
         /// Whether to resign then even if none has: this broker is going away.
         anyway: bool,
     },
+    /// The lease is over. Somebody else may lead soon, or the lease may be renewed and the tenure go on; whoever waits is told
+    /// now, so that it tries again in the order in which it wrote.
+    LeaseOver,
     /// The tenure is over: the session was given up, another generation leads, or the topic is gone.
     Ended,
     /// Time has passed.

@@ -21,7 +21,8 @@
 //! a tenure that never opened has nothing to hand over.
 //!
 //! The lease is not in here: it changes several times a second for all partitions together, so whoever runs
-//! the machine checks it where it matters (before the bytes are written, and before a word that rests on it).
+//! the machine checks it where it matters (before the bytes are written, and before a word that rests on it),
+//! and says when it is over while writers wait ([`Event::LeaseOver`]).
 
 mod core;
 mod cut_off;
@@ -309,6 +310,7 @@ impl<R: Rules> Leader<R> {
                 self.give_words(now, &mut actions);
             }
             Event::Leave { until, anyway } => self.leave(until, anyway, now, &mut actions),
+            Event::LeaseOver => self.refuse_all(&mut actions),
             Event::Ended => self.end(&mut actions),
             Event::Tick => self.tick(now, &mut actions),
         }
@@ -431,10 +433,7 @@ impl<R: Rules> Leader<R> {
             return;
         }
         // They ask for the word of others, who have not given it.
-        let tickets = self.waiters.drain();
-        if !tickets.is_empty() {
-            actions.push(Action::Refuse { tickets });
-        }
+        self.refuse_all(actions);
         actions.push(Action::Report(self.core.propose_resigning(cut_off)));
     }
 
@@ -498,6 +497,10 @@ impl<R: Rules> Leader<R> {
     fn end(&mut self, actions: &mut Vec<Action>) {
         self.core.end();
         self.retry_at = MonoTime::NEVER;
+        self.refuse_all(actions);
+    }
+
+    fn refuse_all(&mut self, actions: &mut Vec<Action>) {
         let tickets = self.waiters.drain();
         if !tickets.is_empty() {
             actions.push(Action::Refuse { tickets });

@@ -23,6 +23,7 @@ use crate::shipping::Shipment;
 mod crash;
 mod failing;
 mod following;
+mod lease;
 mod leaving;
 mod opening;
 mod stopping;
@@ -387,86 +388,6 @@ fn acks_one_is_held_to_the_mark_where_the_topic_says_so() {
     copy.configure(Arc::new(page_cache()), &mut world.ports);
     world.append(&mut copy, "b", append(batch(1), Acks::Leader));
     assert_eq!(world.answers()[0].0, "b");
-}
-
-#[test]
-fn a_lease_lost_before_admission_refuses() {
-    let mut world = World::new();
-    let mut copy = world.leading(page_cache());
-    world.lease.end();
-    world.append(&mut copy, "a", append(batch(1), Acks::All));
-    assert_eq!(world.answers(), [("a", Err(AppendError::NotLeader))]);
-    assert_eq!(copy.published().log_end(), 0);
-}
-
-#[test]
-fn a_tenure_of_another_session_stands_under_that_sessions_lease() {
-    let mut world = World::new();
-    let mut copy = world.leading(PartitionConfig::default());
-    world.lease.end();
-    // Fenced, registered anew, and named again: the same copy, in the same process.
-    let next = Lease::unconfirmed();
-    copy.accepted(generation(2), next.clone(), &mut world.ports);
-    copy.lead(key(5, Last::Opened { pair: copy.own(), generation: generation(1) }), &mut world.ports);
-    world.land_opening(&mut copy);
-    copy.append(generation(2), append(batch(1), Acks::Leader), "early", &mut world.ports);
-    assert_eq!(world.answers(), [("early", Err(AppendError::NotLeader))]);
-    next.renewed(world.clock.now(), Duration::from_secs(9), Duration::ZERO);
-    copy.append(generation(1), append(batch(1), Acks::Leader), "old", &mut world.ports);
-    assert_eq!(world.answers(), [("old", Err(AppendError::NotLeader))]);
-    copy.append(generation(2), append(batch(1), Acks::Leader), "new", &mut world.ports);
-    world.flush(&mut copy);
-    assert!(matches!(world.answers().as_slice(), [("new", Ok(_))]));
-}
-
-/// A clock at which a lease runs out between two looks.
-#[test]
-fn a_lease_lost_between_admission_and_the_write_keeps_the_bytes_out_of_the_log() {
-    #[derive(Clone)]
-    struct Running(TestClock);
-    impl Clock for Running {
-        fn now(&self) -> MonoTime {
-            let now = self.0.now();
-            self.0.advance(Duration::from_millis(60));
-            now
-        }
-        fn wall(&self) -> WallTime {
-            self.0.wall()
-        }
-    }
-    let world = World::new();
-    let ready = world.ready(1, None, page_cache());
-    let lease = Lease::unconfirmed();
-    let clock = Running(world.clock.clone());
-    let Copy { log, own, row, config, .. } = *ready;
-    let mut copy: Copy<_, _, &'static str> = Copy::new(log, own, row, config, lease.clone(), clock);
-    let mut ports = TestPorts::default();
-    let key = key(5, Last::Never);
-    copy.lead(key, &mut ports);
-    let number = ports.reports.pop().unwrap().number;
-    copy.report_answered(generation(1), number, ReportAnswer::Landed(Revision(6)), &mut ports);
-    // Long enough for the first look only.
-    lease.renewed(world.clock.now(), Duration::from_millis(50), Duration::ZERO);
-    copy.append(generation(1), append(batch(1), Acks::All), "late", &mut ports);
-    assert_eq!(ports.answers, [("late", Err(AppendError::NotLeader))]);
-    assert_eq!((copy.log.end(), copy.published().log_end()), (0, 0));
-    // A renewed lease, and the next write takes the same offset.
-    lease.renewed(world.clock.now(), Duration::from_secs(9), Duration::ZERO);
-    copy.append(generation(1), append(batch(1), Acks::None), "next", &mut ports);
-    assert_eq!(base(&ports.answers[1].1), 0);
-}
-
-#[test]
-fn after_the_flush_the_lease_is_asked_again_for_acks_one_only() {
-    let mut world = World::new();
-    let mut copy = world.leading(PartitionConfig::default());
-    world.append(&mut copy, "one", append(batch(1), Acks::Leader));
-    world.append(&mut copy, "all", append(batch(1), Acks::All));
-    world.lease.end();
-    assert!(world.flush(&mut copy));
-    let answers = world.answers();
-    assert_eq!(answers[0], ("one", Err(AppendError::NotLeader)));
-    assert_eq!((answers[1].0, base(&answers[1].1)), ("all", 1));
 }
 
 #[test]

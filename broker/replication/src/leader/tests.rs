@@ -392,6 +392,7 @@ enum Move {
     Need(usize),
     Tick(u64),
     Leave(u64, bool),
+    LeaseOver,
     End,
 }
 
@@ -406,6 +407,7 @@ fn moves() -> impl Strategy<Value = Move> {
         1 => (1..4usize).prop_map(Move::Need),
         2 => (0..100u64).prop_map(Move::Tick),
         1 => (0..200u64, any::<bool>()).prop_map(|(patience, anyway)| Move::Leave(patience, anyway)),
+        1 => Just(Move::LeaseOver),
         1 => Just(Move::End),
     ]
 }
@@ -514,6 +516,7 @@ proptest! {
                     Event::Tick
                 }
                 Move::Leave(patience, anyway) => Event::Leave { until: at(now + patience), anyway },
+                Move::LeaseOver => Event::LeaseOver,
                 Move::End => Event::Ended,
             };
             pending = leader.step(event, at(now));

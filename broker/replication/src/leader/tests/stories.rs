@@ -152,6 +152,7 @@ fn event(words: &[&str], tenure: Generation) -> Event {
             Event::Leave { until: at(words[2].parse().unwrap()), anyway }
         }
         "need" => Event::Need(words[1].parse().unwrap()),
+        "lease" => Event::LeaseOver,
         "ended" => Event::Ended,
         "time" | "asleep" => Event::Tick,
         other => panic!("no event is called {other}"),

@@ -1,9 +1,9 @@
 //! What a leader is told.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use felix_protocol::ids::{BrokerId, Offset};
+use felix_protocol::ids::{BrokerId, Offset, SessionId};
 use felix_protocol::time::MonoTime;
 
 use crate::eligible::{KeyState, Pair, Revision};
@@ -94,6 +94,8 @@ pub enum ReportAnswer {
 /// What the control store says of the nodes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Nodes {
+    /// Each one's newest session: another one is another process.
+    pub sessions: BTreeMap<BrokerId, SessionId>,
     /// Their sessions are over.
     pub fenced: BTreeSet<BrokerId>,
     /// They are about to stop.

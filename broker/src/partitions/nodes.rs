@@ -1,4 +1,4 @@
-//! What leaders here are told of the other nodes: whose session is over, who is about to stop, and whose beats move.
+//! What leaders here are told of the other nodes: their sessions and whose is over, who is about to stop, and whose beats move.
 //!
 //! Told when it changes. That a beat does not move any more nobody says, so it is looked for now and then, where there are other
 //! nodes.
@@ -38,7 +38,8 @@ pub(super) async fn watch(
         let view = agent.view();
         let lease_ms = view.cluster().map_or(0, |cluster| cluster.value.lease_ms);
         let within = (Duration::from_millis(lease_ms) / 2).max(BEATING);
-        let nodes = of(&states(&view), &agent.heard(), within, clock.now());
+        let mut nodes = of(&states(&view), &agent.heard(), within, clock.now());
+        nodes.sessions = view.nodes().map(|(id, node)| (id, node.node.session)).collect();
         if nodes != told {
             told = nodes;
             let nodes = Arc::new(told.clone());

@@ -5,7 +5,7 @@
 //!   member ────────────────────────────────────────────────────────────────▶ out
 //!      ▲                                                                      │ level again for 1 s, doubled
 //!      │  swapped in at once for one that must go; at once, too, while        │ with each flap up to 60 s (4 s
-//!      │                                                                      │ where its broker was away)
+//!      │                                                                      │ where its broker was away or is another process)
 //!      └─────────────────────────────────── fewer than needed are in ◀────────┘
 //! ```
 //!
@@ -31,7 +31,7 @@ pub const MOST_SLOW: Duration = Duration::from_millis(500);
 pub const FIRST_LEVEL: Duration = Duration::from_secs(1);
 /// The same after many flaps.
 pub const LONGEST_LEVEL: Duration = Duration::from_secs(60);
-/// Nor than this where its broker was away meanwhile, fenced or draining: restarts and pauses cost the others at most [`MOST_SLOW`] each,
+/// Nor than this where its broker was away meanwhile, fenced or draining, or was started anew before anybody missed it: restarts and pauses cost the others at most [`MOST_SLOW`] each,
 /// and whoever restarts one broker after the other waits for each to be back in the set.
 pub const LONGEST_RETURN: Duration = Duration::from_secs(4);
 /// A partition that was written to so recently will be again: whoever is fenced is dropped at once, not when the next write waits for it.
@@ -144,6 +144,8 @@ struct Pacing {
     level_wait: Duration,
     /// When it was last found to be a member.
     member_since: Option<MonoTime>,
+    /// Its broker was away since it last became a member: fenced, draining, or another process by now.
+    was_away: bool,
 }
 
 impl Pacing {
@@ -198,6 +200,11 @@ impl Members {
     }
 
     pub fn set_nodes(&mut self, nodes: Nodes) {
+        for (broker, follower) in &mut self.followers {
+            let (before, now) = (self.nodes.sessions.get(broker), nodes.sessions.get(broker));
+            // Killed, and back before anybody missed it.
+            follower.was_away |= before.is_some() && now.is_some() && before != now;
+        }
         self.nodes = nodes;
         self.dirty = true;
     }
@@ -251,6 +258,7 @@ impl Members {
             level_since: None,
             level_wait: FIRST_LEVEL,
             member_since: None,
+            was_away: false,
         });
         if follower.pair != pair || follower.halted {
             // Another copy, or one that goes on: what was known of its pace stays.
@@ -281,6 +289,7 @@ impl Members {
                 level_since: None,
                 level_wait: FIRST_LEVEL,
                 member_since: None,
+                was_away: false,
             };
             self.followers.insert(pair.broker, halted);
         }
@@ -310,7 +319,7 @@ impl Members {
         for (broker, follower) in &mut self.followers {
             if known.contains(&follower.pair) {
                 if follower.member_since.is_none() {
-                    follower.member_since = Some(now);
+                    (follower.member_since, follower.was_away) = (Some(now), false);
                 }
                 follower.level_since = None;
                 continue;
@@ -325,7 +334,8 @@ impl Members {
             let behind = self.trail.behind_since(position);
             let slow = behind.is_some_and(|since| now.since(since) >= follower.slow_after());
             let gone = self.nodes.fenced.contains(broker) || self.nodes.draining.contains(broker);
-            if gone {
+            follower.was_away |= gone;
+            if follower.was_away {
                 follower.level_wait = follower.level_wait.min(LONGEST_RETURN);
             }
             if follower.halted || slow || gone || core.dead.contains(&follower.pair) {

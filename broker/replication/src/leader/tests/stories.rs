@@ -5,6 +5,8 @@ use std::fmt::Write as _;
 use std::path::Path;
 use std::time::Duration;
 
+use felix_protocol::ids::SessionId;
+
 use super::*;
 use crate::eligible::{Claim, Resigned};
 use crate::event::Nodes;
@@ -137,6 +139,12 @@ fn event(words: &[&str], tenure: Generation) -> Event {
         "heard" => Event::Heard(brokers(&words[1..2]).into_iter().next().unwrap()),
         "dead" => Event::Dead(named_pair(words[1])),
         "halted" => Event::Halted(named_pair(words[1])),
+        // `sessions C7`: broker C is in its seventh life.
+        "sessions" => {
+            let life = |word: &&str| (named_pair(word).broker, SessionId(word[1..].parse().unwrap()));
+            let sessions = words[1..].iter().map(life).collect();
+            Event::Nodes(Nodes { sessions, ..Nodes::default() })
+        }
         "fenced" => Event::Nodes(Nodes { fenced: brokers(&words[1..]), ..Nodes::default() }),
         "draining" => Event::Nodes(Nodes { draining: brokers(&words[1..]), ..Nodes::default() }),
         "beating" => {

@@ -169,6 +169,14 @@ impl Agent {
         }
     }
 
+    /// The view once it has all that was written before: whoever asks for something may have heard of it from another node, where
+    /// it was done.
+    pub async fn catch_up(&self) -> Result<Arc<View>, ControlError> {
+        // A refusal is given by a view that is current, and what is answered from is published.
+        self.run(|_| Step::Refused(())).await?;
+        Ok(self.view())
+    }
+
     /// This node.
     pub fn node(&self) -> BrokerId {
         self.node

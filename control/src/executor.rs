@@ -342,8 +342,9 @@ impl<S: Store> Executor<S> {
             if is_turn {
                 self.inquire().await;
             }
-            let round = self.gather(is_turn, is_current);
+            // First: whoever is answered without a write may look at what is known here.
             self.publish();
+            let round = self.gather(is_turn, is_current);
             if round.decisions.is_empty() {
                 if !round.is_doubted {
                     return Ok(());

@@ -26,6 +26,7 @@ use felix_protocol::messages::{
 use super::{Answer, Api, Call, Class, Handled, Reply, text};
 use crate::admin::Refused;
 use crate::node::Node;
+use crate::wire_code::WireCode;
 
 pub const API: Api = Api {
     key: ApiKey::AlterPartitionReassignments,
@@ -48,7 +49,14 @@ async fn alter(
     request: AlterPartitionReassignmentsRequest,
 ) -> Result<Reply, Reply> {
     let may_change_factor = call.version() == 0 || request.allow_replication_factor_change;
-    let view = node.view();
+    let view = match node.agent.catch_up().await {
+        Ok(view) => view,
+        Err(error) => {
+            let response = AlterPartitionReassignmentsResponse::default();
+            let why = Some(text(error.to_string()));
+            return call.reply(&response.with_error_code(error.code() as i16).with_error_message(why));
+        }
+    };
     let wanted = wanted(&view, &request.topics);
     let results = node.agent.alter_reassignments(wanted, may_change_factor).await;
     let response = AlterPartitionReassignmentsResponse::default()

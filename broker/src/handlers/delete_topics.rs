@@ -4,6 +4,7 @@
 //! - 5: a client over `controller_mutation_rate` is refused (THROTTLING_QUOTA_EXCEEDED); older ones are let through and rest.
 //! - With `delete.topic.enable=false` nothing is deleted: TOPIC_DELETION_DISABLED, INVALID_REQUEST before version 3.
 //! - A topic that is named twice, or by name and by id, is refused and stays.
+//! - Names are looked up in what the control store holds now, so a topic that another broker has just created is deleted.
 //! - When the answer comes, the topic is gone from Metadata; its files follow.
 
 use std::collections::{HashMap, HashSet};
@@ -20,6 +21,7 @@ use felix_protocol::messages::{ApiKey, DeleteTopicsRequest, DeleteTopicsResponse
 use super::{Answer, Api, Call, Class, Handled, Reply, text};
 use crate::admin::{Refused, count_changes};
 use crate::node::Node;
+use crate::wire_code::WireCode;
 
 pub const API: Api = Api {
     key: ApiKey::DeleteTopics,
@@ -40,28 +42,31 @@ async fn delete(node: &Node, call: &Call, request: DeleteTopicsRequest) -> Resul
     let by_name =
         request.topic_names.into_iter().map(|name| DeleteTopicState::default().with_name(Some(name)));
     let asked: Vec<DeleteTopicState> = by_name.chain(request.topics).collect();
-    let view = node.view();
-    let checked = if node.configs.broker(&view).topics.may_delete {
-        let mut checked = check(&view, asked);
-        for (_, _, found) in &mut checked {
-            if let Ok(id) = found {
-                let partitions = view.topic(id).map_or(0, |topic| topic.partition_count);
-                let partitions = usize::try_from(partitions).unwrap_or(0);
-                if let Err(refused) = count_changes(node, call.client_id(), partitions, call.version() >= 5) {
-                    *found = Err(refused);
-                }
-            }
-        }
-        checked
-    } else {
+    let checked = if !node.configs.broker(&node.view()).topics.may_delete {
         let code = match call.version() {
             ..3 => ErrorCode::InvalidRequest,
             3.. => ErrorCode::TopicDeletionDisabled,
         };
-        let disabled = || Err(Refused::new(code, "Topic deletion is disabled."));
-        asked.into_iter().map(|topic| (topic.name, TopicId(topic.topic_id), disabled())).collect()
+        all_refused(asked, &Refused::new(code, "Topic deletion is disabled."))
+    } else {
+        match node.agent.catch_up().await {
+            Ok(view) => {
+                let mut checked = check(&view, asked);
+                for (_, _, found) in &mut checked {
+                    if let Ok(id) = found {
+                        let partitions = view.topic(id).map_or(0, |topic| topic.partition_count);
+                        let partitions = usize::try_from(partitions).unwrap_or(0);
+                        let strict = call.version() >= 5;
+                        if let Err(refused) = count_changes(node, call.client_id(), partitions, strict) {
+                            *found = Err(refused);
+                        }
+                    }
+                }
+                checked
+            }
+            Err(error) => all_refused(asked, &Refused::new(error.code(), error.to_string())),
+        }
     };
-    drop(view);
     let wanted =
         checked.iter().filter_map(|(_, _, id)| id.as_ref().ok()).map(|id| TopicRef::Id(*id)).collect();
     let mut deleted = node.agent.delete_topics(wanted).await.into_iter();
@@ -84,6 +89,10 @@ async fn delete(node: &Node, call: &Call, request: DeleteTopicsRequest) -> Resul
 
 /// A topic of the answer: what it is called, its id, and what is to be deleted or why not.
 type Checked = (Option<TopicName>, TopicId, Result<TopicId, Refused>);
+
+fn all_refused(asked: Vec<DeleteTopicState>, why: &Refused) -> Vec<Checked> {
+    asked.into_iter().map(|topic| (topic.name, TopicId(topic.topic_id), Err(why.clone()))).collect()
+}
 
 fn check(view: &View, asked: Vec<DeleteTopicState>) -> Vec<Checked> {
     // How often each topic is meant, by whatever it is called.

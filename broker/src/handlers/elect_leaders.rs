@@ -61,7 +61,17 @@ async fn elect(
     election: Election,
     request: ElectLeadersRequest,
 ) -> Result<Reply, Reply> {
-    let view = node.view();
+    let view = match node.agent.catch_up().await {
+        Ok(view) => view,
+        Err(error) => {
+            // By what is known here it is told per partition: version 0 has no other place for it.
+            let asked = Asked::of(&node.view(), request.topic_partitions);
+            let failed = |id: &PartitionId| (*id, Err(ElectError::Control(error.clone())));
+            let results = asked.ids.iter().map(failed).collect();
+            let results = asked.answer(&results);
+            return call.reply(&ElectLeadersResponse::default().with_replica_election_results(results));
+        }
+    };
     let asked = Asked::of(&view, request.topic_partitions);
     let standings = match election {
         Election::Preferred => BTreeMap::new(),

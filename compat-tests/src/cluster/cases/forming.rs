@@ -35,7 +35,8 @@ pub const CASES: &[Case] = &[
     },
     Case {
         name: "visible-everywhere",
-        proves: "topics, configs and deletions made on one broker are seen on all when they are answered, or soon after",
+        proves: "topics, configs and deletions made on one broker are seen on all when they are answered, or soon after; what was created on one is moved and \
+                 deleted by name on another at once",
         seconds: 60,
         run: visible_everywhere,
     },
@@ -149,6 +150,16 @@ fn visible_everywhere(stage: &Stage) -> Result<String> {
             })
         })?;
         longest = longest.max(took);
+        let there = at % 3 + 1;
+        let (mut creates, mut deletes) = (cluster.broker(at)?.connect()?, cluster.broker(there)?.connect()?);
+        for again in 0..20 {
+            let early = format!("early-{round}-{again}");
+            equal("creating", creates.create_on(&early, 1, 1, &[])?.0, 0)?;
+            if again % 2 == 0 {
+                deletes.reassign(&early, 1, Some(&[there]))?;
+            }
+            deletes.delete(&early)?;
+        }
         cluster.broker((at + 1) % 3 + 1)?.connect()?.delete(&topic)?;
         let (_, took) = timed(|| {
             wait::until("the end of the topic everywhere", AGREE, || {

@@ -71,31 +71,55 @@ async fn three_nodes_form_one_cluster_and_all_see_what_one_of_them_does() {
     stop_all(agents).await;
 }
 
+/// Asks a node whose watch is told nothing, until it has looked into the store by itself.
+async fn ask_behind<T>(node: &Node, ask: impl Future<Output = T>) -> T {
+    let before = node.ways.reads();
+    let told = async {
+        eventually("it looks into the store", || node.ways.reads() > before).await;
+        node.ways.hold_watches(false);
+    };
+    tokio::join!(ask, told).0
+}
+
 /// Whoever asks may know more than the node that is asked: it has heard of it from another.
 #[tokio::test]
 async fn nobody_is_refused_for_what_a_node_has_not_heard_of_yet() {
     let server = Server::new();
     let (nodes, mut agents) = cluster(&server, 2).await;
     nodes[1].ways.hold_watches(true);
-    let made = create(&agents[0], topic("orders", 1), Duration::ZERO).await;
-    let third = Node::new(&server, 3);
-    agents.push(third.join().await);
-    assert!(agents[1].view().topic(&made.id).is_none(), "it has not heard of the topic");
-    assert_eq!(agents[1].view().brokers().count(), 2, "nor of the node");
+    agents.push(Node::new(&server, 3).join().await);
+    assert_eq!(agents[1].view().brokers().count(), 2, "it has not heard of the node");
     let wide = NewTopic { replication_factor: 3, ..topic("wide", 1) };
-    let asked = async {
-        let created = create(&agents[1], wide, Duration::ZERO).await;
-        (created.replication_factor, agents[1].delete_topics(vec![TopicRef::Id(made.id)]).await.remove(0))
+    let created = ask_behind(&nodes[1], create(&agents[1], wide, Duration::ZERO)).await;
+    assert_eq!(created.replication_factor, 3);
+    // All that is done to a topic that was made elsewhere this instant.
+    let behind = async |name: &str| {
+        nodes[1].ways.hold_watches(true);
+        let made = create(&agents[0], topic(name, 1), Duration::ZERO).await;
+        assert!(agents[1].view().topic(&made.id).is_none(), "it has not heard of the topic");
+        made
     };
-    let told = async {
-        tokio::time::sleep(LEASE / 20).await;
-        nodes[1].ways.hold_watches(false);
-    };
-    let ((factor, deleted), ()) = tokio::join!(asked, told);
-    assert_eq!(factor, 3);
+    let made = behind("orders").await;
+    let deleted = ask_behind(&nodes[1], agents[1].delete_topics(vec![TopicRef::Id(made.id)])).await.remove(0);
     assert_eq!(deleted.unwrap().id, made.id);
     let again = agents[1].delete_topics(vec![TopicRef::Id(made.id)]).await.remove(0);
     assert!(matches!(again, Err(AdminError::Refused(_))), "what is not there is refused all the same");
+    behind("wider").await;
+    let widened = agents[1].create_partitions("wider", 3, None, false, Duration::ZERO);
+    ask_behind(&nodes[1], widened).await.unwrap();
+    behind("set").await;
+    let set = |_: &Overrides| Ok(Overrides::from([("retention.ms".to_owned(), "5".to_owned())]));
+    let set = agents[1].alter_configs(ConfigTarget::Topic("set".to_owned()), false, set);
+    ask_behind(&nodes[1], set).await.unwrap();
+    let made = behind("moved").await;
+    let to = (PartitionId { topic: made.id, index: 0 }, Some(vec![BrokerId(3)]));
+    let placed = |view: &View| view.partitions_of(&made.id).count() == 1;
+    assert!(agents[0].wait_for(LONG, placed).await);
+    ask_behind(&nodes[1], agents[1].alter_reassignments(vec![to], true)).await.remove(0).unwrap();
+    // What is answered from the view waits until that has it.
+    let made = behind("seen").await;
+    let view = ask_behind(&nodes[1], agents[1].catch_up()).await.unwrap();
+    assert!(view.topic(&made.id).is_some() && agents[1].view().topic(&made.id).is_some());
     stop_all(agents).await;
 }
 

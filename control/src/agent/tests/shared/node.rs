@@ -61,6 +61,11 @@ impl Ways {
         self.shared.lock().1.iter().for_each(|link| link.hold_watches(held));
     }
 
+    /// How often the store was read so far.
+    pub(super) fn reads(&self) -> usize {
+        self.shared.lock().1.iter().map(|link| link.counts().reads).sum()
+    }
+
     /// What becomes of the next transactions on each way.
     pub(super) fn script(&self, fates: &[Fate]) {
         self.shared.lock().1.iter().for_each(|link| link.script(fates.iter().copied()));

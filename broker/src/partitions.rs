@@ -47,9 +47,9 @@ use felix_partition::Copy;
 use felix_partition::append::{AppendError, Appended};
 use felix_partition::following::Shipped;
 use felix_partition::opening::Opener;
-use felix_protocol::ids::{BrokerId, PartitionId};
+use felix_protocol::ids::{BrokerId, LogId, Offset, PartitionId};
 use felix_replication::follower::Restart;
-use felix_replication::halted::Halted;
+use felix_replication::halted::{HaltReason, Halted};
 use felix_storage::disk::os::OsDisk;
 use felix_storage::{DataDir, FlushError, FlushMode, Flusher, Replicas, StorageError};
 use parking_lot::Mutex;
@@ -131,6 +131,14 @@ pub enum StartError {
 
 /// A thread of this module.
 type Thread = std::thread::JoinHandle<Result<(), tasks::Panicked>>;
+
+/// A copy that this broker has and cannot open.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Unopened {
+    pub log: LogId,
+    pub end: Offset,
+    pub reason: HaltReason,
+}
 
 /// The partitions that this broker leads.
 pub struct Partitions {
@@ -290,6 +298,13 @@ impl Partitions {
     /// The copies that stopped for good.
     pub fn halted(&self) -> Vec<Halted> {
         self.led.all_halted()
+    }
+
+    /// A copy that is in the table and listed as halted: what it says when no lane has it.
+    pub(crate) fn unopened(&self, partition: &PartitionId) -> Option<Unopened> {
+        let halted = self.led.halted_here(partition)?;
+        let row = self.opener.replicas.get(partition)?;
+        Some(Unopened { log: row.log_id, end: row.synced, reason: halted.reason })
     }
 
     /// How often a copy in doubt was promoted since the start.

@@ -301,16 +301,16 @@ impl<D: Disk, C: Clock, W> Copy<D, C, W> {
                 self.promise(appended, word, append.timeout, writer, ports);
             }
             Err(error) => {
-                let is_full = matches!(error, AppendError::DiskFull);
+                let by_disk = matches!(error, AppendError::DiskFull | AppendError::Storage(_));
                 ports.answer(writer, Err(error));
-                if is_full {
+                if by_disk {
                     self.give_way(ports);
                 }
             }
         }
     }
 
-    /// The disk is full: hands the tenure over to a follower that has everything, if there is one. Should that one's disk be full,
+    /// The disk is full, or fails: hands the tenure over to a follower that has everything, if there is one. Should that one's disk refuse,
     /// too, the two do not pass the partition to and fro with every write.
     fn give_way(&mut self, ports: &mut impl Ports<Writer = W>) {
         let now = self.clock.now();

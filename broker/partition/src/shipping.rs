@@ -188,6 +188,7 @@ impl<D: Disk, C: Clock, W> Copy<D, C, W> {
                 ports.ship(self.id, broker, Shipment::word(frame, part));
             }
             Action::Heard => self.tell_leader(LeaderEvent::Heard(broker), ports),
+            Action::Lost => self.tell_leader(LeaderEvent::Lost(broker), ports),
             Action::Confirmed { pair, position } => {
                 self.tell_leader(LeaderEvent::Confirmed { pair, position }, ports);
             }

@@ -32,6 +32,7 @@ use felix_protocol::time::MonoTime;
 
 pub use self::core::{Core, Learned};
 pub use self::words::{Action, Event, FrameId, HEADER_ENTRIES, HeaderMap, Limits, LogFacts, State};
+use crate::eligible::Pair;
 use crate::halted::HaltReason;
 use crate::rebuild::Pace;
 use crate::rules::{AllRules, Rules};
@@ -183,6 +184,7 @@ impl<R: Rules> Cursor<R> {
                 self.connected = false;
                 self.give_slot_back(false, &mut actions);
                 self.lose_flights();
+                actions.push(Action::Lost);
             }
             Event::Log(log) => self.moved(log, now),
             Event::Sent { frame, next, bytes } => self.sent(frame, next, bytes, now),
@@ -308,6 +310,12 @@ impl<R: Rules> Cursor<R> {
             return;
         }
         if learned.stale {
+            // A copy that cannot be opened says so at no generation; that it has stopped is true all the same. It is asked again, because
+            // its broker tries again.
+            if let (Said::Halted(reason), Some(log)) = (said, log) {
+                let pair = Pair { broker: self.core.broker(), log };
+                actions.push(Action::Halted { pair, position: end, reason: HaltReason::numbered(reason) });
+            }
             self.rest(now);
             return;
         }

@@ -55,6 +55,8 @@ pub enum Event {
     },
     /// A follower answered something.
     Heard(BrokerId),
+    /// The connection to a follower's broker ended: another process may speak for it next.
+    Lost(BrokerId),
     /// This pair is known dead: its broker holds another copy by now, or it confirmed less than before.
     Dead(Pair),
     /// This pair has stopped, and confirms nothing any more (I7).

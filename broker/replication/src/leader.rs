@@ -298,6 +298,7 @@ impl<R: Rules> Leader<R> {
                 self.resign_if_ready(now, &mut actions);
             }
             Event::Heard(broker) => self.members.heard(broker, now),
+            Event::Lost(broker) => self.members.lost(broker),
             Event::Dead(pair) => {
                 self.core.dead(pair);
                 self.members.look_again();

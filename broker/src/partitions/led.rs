@@ -124,6 +124,10 @@ impl Led {
         self.losses.load(Ordering::Relaxed)
     }
 
+    pub(super) fn halted_here(&self, partition: &PartitionId) -> Option<Halted> {
+        self.halted.lock().get(partition).cloned()
+    }
+
     pub(super) fn all_halted(&self) -> Vec<Halted> {
         self.halted.lock().values().cloned().collect()
     }

@@ -18,6 +18,7 @@ use felix_control::agent::Agent;
 use felix_partition::config::PartitionConfig;
 use felix_partition::opening::{Decline, OpenRequest, Outcome};
 use felix_protocol::ids::{Generation, LogId, Offset, PartitionId, SessionId, TopicId};
+use felix_protocol::time::{Clock, MonoTime};
 use felix_replication::halted::HaltReason;
 use felix_replication::lease::Lease;
 use felix_storage::disk::os::OsDisk;
@@ -36,23 +37,17 @@ use crate::partitions::settings::Settings;
 use crate::partitions::throttle::Rates;
 use crate::partitions::{Partitions, Writer};
 use crate::tasks;
-use room::Room;
+use retries::Retries;
 
 mod damaged;
 mod following;
+mod retries;
 mod room;
 
 /// Partitions opened together.
 const BATCH: usize = 256;
 /// Batches opened at the same time.
 const PARALLEL: usize = 4;
-/// A partition that could not be opened for lack of space (or files, or whatever the system may grant later)
-/// is tried again after this; doubles up to [`LONGEST_RETRY`].
-const FIRST_RETRY: Duration = Duration::from_secs(1);
-/// Longest wait between two tries.
-const LONGEST_RETRY: Duration = Duration::from_secs(30);
-/// How often a longer wait looks whether the disk has room again: one cheap question, whatever waits.
-const SPACE_CHECK: Duration = Duration::from_secs(1);
 
 /// What a lane owns, as far as it was told.
 struct Held {
@@ -73,8 +68,7 @@ struct Reconciler {
     session: SessionId,
     held: BTreeMap<PartitionId, Held>,
     /// Named to lead, but the system did not let us.
-    retry: BTreeSet<PartitionId>,
-    retry_wait: Duration,
+    retry: Retries,
     /// Copies that are throttled, and what this broker may send of them.
     throttled: Throttled,
     sending: Option<u64>,
@@ -126,8 +120,7 @@ pub fn follow(
         agent,
         seen: Arc::default(),
         held: BTreeMap::new(),
-        retry: BTreeSet::new(),
-        retry_wait: FIRST_RETRY,
+        retry: Retries::new(),
         throttled: Throttled::default(),
         sending: None,
     };
@@ -154,13 +147,11 @@ impl Reconciler {
             changed.mark_unchanged();
             self.take_in(&Known::of(&self.agent));
             self.settle_damage();
-            let retry = (!self.retry.is_empty()).then_some(self.retry_wait);
-            self.retry_wait =
-                if retry.is_some() { (self.retry_wait * 2).min(LONGEST_RETRY) } else { FIRST_RETRY };
+            let retry = self.retry.ask_again(self.now());
             let go_on = runtime.block_on(async {
                 let wait = async {
                     match retry {
-                        Some(wait) => self.wait_or_room(wait).await,
+                        Some(wait) => tokio::time::sleep(wait).await,
                         None => std::future::pending().await,
                     }
                 };
@@ -177,21 +168,15 @@ impl Reconciler {
         }
     }
 
-    /// Waits so long, or until a disk that was full has room again.
-    async fn wait_or_room(&self, wait: Duration) {
+    fn now(&self) -> MonoTime {
+        self.partitions.opener.clock.now()
+    }
+
+    /// What could not be opened before and is to be tried again now.
+    fn due_again(&mut self) -> BTreeSet<PartitionId> {
         let dir = &self.partitions.opener.dir;
-        let system = dir.disk().file_system(dir.path()).ok();
-        let free = || system.as_ref().and_then(DiskFileSystem::free_bytes);
-        let mut room = Room::new(free());
-        let mut left = wait;
-        while !left.is_zero() {
-            let step = left.min(SPACE_CHECK);
-            tokio::time::sleep(step).await;
-            left -= step;
-            if room.has_come(free()) {
-                return;
-            }
-        }
+        let free = || dir.disk().file_system(dir.path()).ok().and_then(|system| system.free_bytes());
+        self.retry.take_due(self.partitions.opener.clock.now(), free)
     }
 
     /// What earlier processes left behind: copies of topics that are gone by now, and half-removed folders.
@@ -243,7 +228,7 @@ impl Reconciler {
         }
         let first = self.seen.revision() == Revision::ABSENT;
         self.seen = Arc::clone(view);
-        changes.look_at(std::mem::take(&mut self.retry));
+        changes.look_at(self.due_again());
         if changes.is_empty() {
             return;
         }
@@ -406,7 +391,7 @@ impl Reconciler {
             }
             Outcome::Failed(error @ (StorageError::Full { .. } | StorageError::Io { .. })) => {
                 tracing::warn!(%partition, %error, "a partition cannot be opened now; trying again");
-                self.retry.insert(partition);
+                self.later(partition, generation, &error);
                 self.partitions.upkeep.look_at_table();
             }
             Outcome::Failed(error) => {
@@ -415,6 +400,17 @@ impl Reconciler {
                 self.partitions.led.halted(&partition, generation, 0, HaltReason::Storage);
             }
         }
+    }
+
+    /// A copy could not be opened, and is tried again. Space comes and goes; anything else that the system refuses is for somebody to see
+    /// to, and shown until a try succeeds.
+    fn later(&mut self, partition: PartitionId, generation: Generation, error: &StorageError) {
+        if !matches!(error, StorageError::Full { .. }) {
+            let row = self.partitions.opener.replicas.get(&partition);
+            let position = row.map_or(0, |row| row.synced);
+            self.partitions.led.halted(&partition, generation, position, HaltReason::Storage);
+        }
+        self.retry.add(partition);
     }
 
     /// A partition that nobody leads, because the copy here was given up: shows that, or says that it is back.
@@ -480,7 +476,7 @@ impl Reconciler {
         });
         if let Err(error) = replicas.commit(ticket) {
             tracing::warn!(%partition, %error, "a generation could not be accepted; trying again");
-            self.retry.insert(partition);
+            self.retry.add(partition);
             return;
         }
         let Some(key) = key_state(view, &partition) else { return };

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitStatus;
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 
 use super::node::Node;
 use super::page;
@@ -188,6 +188,13 @@ impl Broker {
     /// A connection whose reads and writes wait so long.
     pub fn connect_with(&self, patience: Duration) -> Result<Connection> {
         Connection::open(self.addresses.clients, patience).with_context(|| self.node.name().to_owned())
+    }
+
+    /// The page of its halted copies: a list of rows.
+    pub fn halted(&self) -> Result<Vec<serde_json::Value>> {
+        let (status, page) = page::get(self.addresses.pages, "/replication/halted", PATIENCE)?;
+        ensure!(status == 200, "{}: /replication/halted: {status}: {page}", self.node.name());
+        Ok(serde_json::from_str(&page)?)
     }
 
     /// A number on its metrics page.

@@ -9,6 +9,7 @@ mod etcd_and_replicas;
 mod faults;
 mod forming;
 mod full_disks;
+mod halts;
 mod identity;
 mod leader_cut;
 mod leases;
@@ -17,6 +18,7 @@ mod load;
 mod lost;
 mod moves;
 mod moves_in_trouble;
+mod moves_past_retention;
 mod network;
 mod operating;
 mod partitioned;
@@ -54,12 +56,14 @@ pub fn all() -> Vec<Case> {
         partitioned::CASES,
         leader_cut::CASES,
         moves_in_trouble::CASES,
+        moves_past_retention::CASES,
         links::CASES,
         faults::CASES,
         after_failover::CASES,
         coordinator_moves::CASES,
         etcd_and_replicas::CASES,
         full_disks::CASES,
+        halts::CASES,
         leases::CASES,
         programs::CASES,
     ]

@@ -7,6 +7,7 @@
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{ChildStdin, ChildStdout, Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -48,6 +49,8 @@ pub struct Load {
     process: Process,
     stdin: ChildStdin,
     told: Arc<Mutex<Line>>,
+    /// All that the program said was taken in.
+    heard_all: Arc<AtomicBool>,
     resets: u64,
     log: std::path::PathBuf,
 }
@@ -63,19 +66,25 @@ impl Load {
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(errors);
         let (process, pipes) = Process::spawn(&mut command)?;
         let told = Arc::new(Mutex::new(Line::default()));
-        listen(pipes.stdout.context("no stdout")?, Arc::clone(&told));
+        let heard_all = Arc::new(AtomicBool::new(false));
+        listen(pipes.stdout.context("no stdout")?, Arc::clone(&told), Arc::clone(&heard_all));
         let stdin = pipes.stdin.context("no stdin")?;
-        Ok(Self { process, stdin, told, resets: 0, log: log.to_path_buf() })
+        Ok(Self { process, stdin, told, heard_all, resets: 0, log: log.to_path_buf() })
     }
 
     fn line(&mut self) -> Result<Line> {
+        let ended = self.process.ended();
+        if ended.is_some() {
+            // Its last words count, too.
+            wait::until("the last words of the load", Duration::from_secs(10), || {
+                Ok(self.heard_all.load(Ordering::SeqCst).then_some(()))
+            })?;
+        }
         let line = lock(&self.told).clone();
         if let Some(why) = &line.failed {
             bail!("the load failed: {why}");
         }
-        if line.done.is_none()
-            && let Some(status) = self.process.ended()
-        {
+        if let Some(status) = ended.filter(|_| line.done.is_none()) {
             bail!("the load ended with {status}:\n{}", tail(&self.log, 8));
         }
         Ok(line)
@@ -196,14 +205,15 @@ impl Loads {
     }
 }
 
-fn listen(stdout: ChildStdout, told: Arc<Mutex<Line>>) {
+fn listen(stdout: ChildStdout, told: Arc<Mutex<Line>>, heard_all: Arc<AtomicBool>) {
     std::thread::spawn(move || {
         for line in BufReader::new(stdout).lines() {
-            let Ok(line) = line else { return };
+            let Ok(line) = line else { break };
             match serde_json::from_str(&line) {
                 Ok(line) => *lock(&told) = line,
                 Err(error) => lock(&told).failed = Some(format!("not understood ({error}): {line}")),
             }
         }
+        heard_all.store(true, Ordering::SeqCst);
     });
 }

@@ -197,6 +197,11 @@ impl Cluster {
         self.brokers.keys().copied().collect()
     }
 
+    /// The ids of those whose process is there.
+    pub fn brokers_that_run(&mut self) -> Vec<i32> {
+        self.brokers.values_mut().filter_map(|broker| broker.node.runs().then(|| broker.id())).collect()
+    }
+
     /// A folder for what a case needs.
     pub fn folder(&self) -> &Path {
         self.folder.path()

@@ -28,6 +28,19 @@ impl Cluster {
         self.wait_in_sync(at, topic, &all)
     }
 
+    /// The same on these brokers alone: others may be away.
+    pub fn create_placed_at_some(
+        &mut self,
+        at: i32,
+        topic: &str,
+        placed: &[Vec<i32>],
+        ids: &[i32],
+    ) -> Result<()> {
+        let (error, message) = self.broker(at)?.connect()?.create_on(topic, -1, -1, placed)?;
+        ensure!(error == 0, "creating {topic}: error {error}: {message:?}");
+        self.wait_in_sync(at, topic, ids)
+    }
+
     /// The partitions of a topic, in order, as a broker describes them.
     pub fn described(&mut self, at: i32, topic: &str) -> Result<Vec<PartitionDescribed>> {
         let mut all = self.broker(at)?.connect()?.describe_partitions(topic)?;
@@ -80,6 +93,18 @@ impl Cluster {
                 Ok(start.is_ok_and(|start| start.error == 0).then_some((seen.leader, seen.epoch)))
             });
         led.context(last)
+    }
+
+    /// Waits until a broker says that nobody leads a partition.
+    pub fn wait_leader_none(&mut self, at: i32, topic: &str, partition: usize) -> Result<()> {
+        let mut last = String::new();
+        let waited = wait::until(&format!("{topic}/{partition} to be without a leader"), AGREE, || {
+            let seen = self.described(at, topic)?;
+            let seen = seen.get(partition).context("no such partition")?;
+            last = format!("{seen:?}");
+            Ok((seen.leader < 0).then_some(()))
+        });
+        waited.context(last)
     }
 
     /// Appends a record to each partition with acks=all. The frame that brings it to the followers tells them the mark before it: whoever

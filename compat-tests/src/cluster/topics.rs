@@ -202,6 +202,12 @@ impl Journal {
         self.acknowledged.retain(|(number, at), _| *number != partition || *at >= offset);
     }
 
+    /// The same of one partition alone.
+    pub fn only(mut self, partition: i32) -> Self {
+        self.acknowledged.retain(|(number, _), _| *number == partition);
+        self
+    }
+
     /// How many records were acknowledged.
     pub fn len(&self) -> usize {
         self.acknowledged.len()

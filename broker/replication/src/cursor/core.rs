@@ -47,6 +47,11 @@ impl<R: Rules> Core<R> {
         Core { rules: R::default(), broker, generation, log: None, confirmed: None, dead: BTreeSet::new() }
     }
 
+    /// Whose copy it is.
+    pub fn broker(&self) -> BrokerId {
+        self.broker
+    }
+
     /// The copy that answered last.
     pub fn pair(&self) -> Option<Pair> {
         self.log.map(|log| Pair { broker: self.broker, log })

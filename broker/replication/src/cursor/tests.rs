@@ -104,7 +104,8 @@ fn a_rebuild_is_paced_and_gives_its_slot_back_when_level() {
     let actions = cursor.step(Event::Tick, at(57));
     assert!(matches!(actions.as_slice(), [Action::Ship { from: 12, .. }]), "{actions:?}");
     // The connection goes, and the slot with it; another is waited for before anything is shipped.
-    assert_eq!(cursor.step(Event::Disconnected, at(58)), [Action::ReleaseSlot { completed: false }]);
+    let actions = cursor.step(Event::Disconnected, at(58));
+    assert_eq!(actions, [Action::ReleaseSlot { completed: false }, Action::Lost]);
     let actions = cursor.step(Event::Connected, at(60));
     assert!(matches!(actions.as_slice(), [Action::AskRestart { rebuild: true, .. }]), "{actions:?}");
     let actions = cursor.step(Event::Granted { bytes_per_sec: 0 }, at(61));

@@ -177,6 +177,8 @@ pub enum Action {
     },
     /// The follower answered something: the leader is not cut off from it.
     Heard,
+    /// The connection ended.
+    Lost,
     /// Tell the leader: this pair holds everything below (C4).
     Confirmed {
         /// The pair.

@@ -138,6 +138,9 @@ struct Pacing {
     usual: Usual,
     /// It has stopped.
     halted: bool,
+    /// Nothing was confirmed since its connection ended. What it confirmed before still counts where it is a member; it becomes none by that,
+    /// for its broker may not be able to open the copy any more.
+    lost: bool,
     /// Since when it has kept up, while it is not a member.
     level_since: Option<MonoTime>,
     /// How long it must have been level.
@@ -255,14 +258,16 @@ impl Members {
             pair,
             usual: Usual::default(),
             halted: false,
+            lost: false,
             level_since: None,
             level_wait: FIRST_LEVEL,
             member_since: None,
             was_away: false,
         });
-        if follower.pair != pair || follower.halted {
+        if follower.pair != pair || follower.halted || follower.lost {
             // Another copy, or one that goes on: what was known of its pace stays.
-            (follower.pair, follower.halted, follower.level_since) = (pair, false, None);
+            (follower.pair, follower.halted, follower.lost) = (pair, false, false);
+            follower.level_since = None;
             self.dirty = true;
         }
         let before = core.confirmed.get(&pair).copied();
@@ -286,6 +291,7 @@ impl Members {
                 pair,
                 usual: Usual::default(),
                 halted: true,
+                lost: false,
                 level_since: None,
                 level_wait: FIRST_LEVEL,
                 member_since: None,
@@ -294,6 +300,14 @@ impl Members {
             self.followers.insert(pair.broker, halted);
         }
         self.dirty = true;
+    }
+
+    /// See [`Pacing::lost`].
+    pub fn lost(&mut self, broker: BrokerId) {
+        if let Some(follower) = self.followers.get_mut(&broker) {
+            (follower.lost, follower.level_since) = (true, None);
+            self.dirty = true;
+        }
     }
 
     /// Whether the copy of this broker that spoke last has stopped.
@@ -338,7 +352,7 @@ impl Members {
             if follower.was_away {
                 follower.level_wait = follower.level_wait.min(LONGEST_RETURN);
             }
-            if follower.halted || slow || gone || core.dead.contains(&follower.pair) {
+            if follower.halted || follower.lost || slow || gone || core.dead.contains(&follower.pair) {
                 follower.level_since = None;
                 continue;
             }

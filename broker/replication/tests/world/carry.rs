@@ -147,6 +147,7 @@ impl<R: Rules> World<R> {
                 }
             }
             cursor::Action::ReleaseSlot { .. } | cursor::Action::Resumed => {}
+            cursor::Action::Lost => self.todo.push_back(Todo::Leader(leader, Event::Lost(follower))),
             cursor::Action::Heard => self.todo.push_back(Todo::Leader(leader, Event::Heard(follower))),
             cursor::Action::Confirmed { pair, position } => {
                 self.todo.push_back(Todo::Leader(leader, Event::Confirmed { pair, position }));

@@ -12,7 +12,7 @@ use felix_protocol::peer::bootstrap::Restart;
 use felix_protocol::peer::ship::{Answer, Answers, Said, Ship};
 use felix_replication::follower::{self, Reply as Told, Token};
 
-use crate::partitions::Partitions;
+use crate::partitions::{Partitions, Unopened};
 use crate::peers::Reply;
 
 /// Takes a request. `seen`: how far this broker's view of the cluster is. A leader whose key is newer may mean a copy that is yet
@@ -20,11 +20,12 @@ use crate::peers::Reply;
 pub(super) fn take(partitions: &Partitions, seen: Revision, ship: Ship, reply: &Reply) {
     for part in ship.parts {
         let (partition, reply) = (part.partition, reply.clone());
-        let answer = move |told: Option<Told>| reply.send(&answer_of(partition, told));
         if part.key_revision > seen.0 {
-            answer(None);
+            reply.send(&answer_of(partition, None, None));
             continue;
         }
+        let unopened = partitions.unopened(&partition);
+        let answer = move |told: Option<Told>| reply.send(&answer_of(partition, told, unopened));
         match Shipped::unpack(part) {
             // The token is given by the lane.
             Ok(shipped) => partitions.follow(partition, shipped, Box::new(answer)),
@@ -45,7 +46,8 @@ pub(super) fn restart(
     reply: Reply,
 ) {
     let Restart { partition, key_revision, generation, log, base, log_start } = restart;
-    let answer = move |told: Option<Told>| reply.send(&answer_of(partition, told));
+    let unopened = partitions.unopened(&partition);
+    let answer = move |told: Option<Told>| reply.send(&answer_of(partition, told, unopened));
     if key_revision > seen.0 {
         answer(None);
         return;
@@ -55,9 +57,16 @@ pub(super) fn restart(
     partitions.restart(partition, restart, Box::new(answer));
 }
 
-/// What a copy said; none where there is no copy that could.
-fn answer_of(partition: PartitionId, told: Option<Told>) -> Message {
-    let none = Answer { partition, generation: Generation::ZERO, log: None, end: 0, said: Said::Retry };
+/// What a copy said; nothing where there is none that could, or that it has stopped, where it is known but cannot be opened. Neither is
+/// said at a generation: no copy has accepted one.
+fn answer_of(partition: PartitionId, told: Option<Told>, unopened: Option<Unopened>) -> Message {
+    let none = match unopened {
+        None => Answer { partition, generation: Generation::ZERO, log: None, end: 0, said: Said::Retry },
+        Some(Unopened { log, end, reason }) => {
+            let said = Said::Halted(reason.number());
+            Answer { partition, generation: Generation::ZERO, log: Some(log), end, said }
+        }
+    };
     let answer = told.map_or(none, |told| Answer {
         partition,
         generation: told.generation,

@@ -95,7 +95,7 @@ impl Ports for LanePorts<'_> {
     }
 
     fn gave_way(&mut self, partition: PartitionId, generation: Generation) {
-        tracing::warn!(%partition, %generation, "the disk is full: the partition is handed over to a broker that has all of it");
+        tracing::warn!(%partition, %generation, "the disk refuses writes: the partition is handed over to a broker that has all of it");
     }
 
     fn ship(&mut self, _partition: PartitionId, follower: BrokerId, shipment: Shipment) {

@@ -217,11 +217,16 @@ impl State {
                     }
                     slot.asking.give_up();
                 }
+                let mut bounds = None;
                 self.work(&partition, |copy, ports| {
                     copy.accepted(generation, lease, ports);
                     copy.lost_at(unclean_at);
                     copy.lead(key, ports);
+                    bounds = Some(copy.bounds());
                 });
+                if let Some((start, end)) = bounds.filter(|_| unclean_at == Some(generation)) {
+                    self.context.led.lossy(&partition, generation, start, end);
+                }
                 self.ship_to_replicas(&partition);
                 self.publish(&partition);
             }

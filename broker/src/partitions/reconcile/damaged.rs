@@ -72,7 +72,7 @@ impl Reconciler {
             if noted.recv() != Ok(true) {
                 // The table's failure ends the process where it lasts; the next open finds the note otherwise.
                 tracing::error!(%partition, "a damaged copy could not be given a new identity");
-                self.retry.insert(partition);
+                self.retry.add(partition);
                 continue;
             }
             let view = Arc::clone(&self.seen);
@@ -80,7 +80,7 @@ impl Reconciler {
             let declined = Declined { reason, current, accepted: row.accepted, end: row.synced };
             self.decline(&view, partition, generation, declined);
             // Declining may come to nothing, for a view that is outdated, say; opening would say it again.
-            self.retry.insert(partition);
+            self.retry.add(partition);
         }
     }
 }

@@ -70,6 +70,7 @@ impl Reconciler {
             match outcome {
                 Outcome::Ready(copy, _) => {
                     let generation = copy.standing().accepted;
+                    self.partitions.led.resumed(&partition);
                     self.partitions.lane_of(&partition).send(Message::AdoptFollower { copy });
                     let counted = counted(view, &partition);
                     self.held.insert(partition, Held { generation, counted, config });
@@ -80,7 +81,7 @@ impl Reconciler {
                 }
                 Outcome::Failed(error @ (StorageError::Full { .. } | StorageError::Io { .. })) => {
                     tracing::warn!(%partition, %error, "a copy cannot be opened now; trying again");
-                    self.retry.insert(partition);
+                    self.later(partition, self.accepted(&partition), &error);
                 }
                 Outcome::Failed(error) => {
                     tracing::error!(%partition, %error, "a copy that should follow cannot be opened");
@@ -137,9 +138,13 @@ impl Reconciler {
     }
 
     fn halt_follower(&self, partition: PartitionId) {
-        let accepted = self.partitions.opener.replicas.get(&partition).map(|row| row.accepted);
-        let generation = accepted.unwrap_or(Generation::ZERO);
-        self.partitions.led.halted(&partition, generation, 0, HaltReason::Storage);
+        let position = self.partitions.opener.replicas.get(&partition).map_or(0, |row| row.synced);
+        self.partitions.led.halted(&partition, self.accepted(&partition), position, HaltReason::Storage);
         self.partitions.upkeep.look_at_table();
+    }
+
+    fn accepted(&self, partition: &PartitionId) -> Generation {
+        let row = self.partitions.opener.replicas.get(partition);
+        row.map_or(Generation::ZERO, |row| row.accepted)
     }
 }

@@ -48,55 +48,72 @@ fn back_in_sync(cluster: &mut Cluster, load: &mut Loads) -> Result<Duration> {
     Ok(took)
 }
 
+/// What was measured.
+#[derive(Default)]
+struct Measured {
+    stalls: Vec<Duration>,
+    returns: Vec<Duration>,
+    told: Vec<String>,
+}
+
+/// In full on several clusters: on one, a follower that comes and goes is waited for twice as long each time, up to a minute, before it is
+/// in the set again.
 fn bad_links(stage: &Stage) -> Result<String> {
+    let mut measured = Measured::default();
+    for _ in 0..stage.rounds(1, 5) {
+        bad_links_once(stage, &mut measured)?;
+    }
+    Ok(format!(
+        "longest stalls, the slow link's and behind it, {}; in sync again {}; {}",
+        shown(&measured.stalls),
+        shown(&measured.returns),
+        measured.told.join("; ")
+    ))
+}
+
+fn bad_links_once(stage: &Stage, measured: &mut Measured) -> Result<()> {
     let mut cluster = stage.plan().replicated().ways_between_brokers().start()?;
     for topic in TOPICS {
         cluster.create_placed(1, topic, &third_follows())?;
     }
     let mut load = stage.loads_existing(&cluster, &BOTH, 3)?;
     all_in_sync(&mut cluster, &[OFFSETS])?;
-    let (mut stalls, mut returns) = (Vec::new(), Vec::new());
-    for _ in 0..stage.rounds(1, 5) {
-        // Slower than anybody waits for, and not so slow that the link is taken for dead.
-        let delay = Duration::from_millis(1_200);
-        load.measure()?;
-        for direction in [Direction::There, Direction::Back] {
-            cluster.way_between(3)?.delay(direction, delay);
-        }
+
+    // Slower than anybody waits for, and not so slow that the link is taken for dead.
+    let delay = Duration::from_millis(1_200);
+    load.measure()?;
+    for direction in [Direction::There, Direction::Back] {
+        cluster.way_between(3)?.delay(direction, delay);
+    }
+    wait_left_behind(&mut cluster)?;
+    load.go_on()?;
+    measured.stalls.push(load.longest_stall()?);
+    load.measure()?;
+    load.progress(300)?;
+    let stall = load.longest_stall()?;
+    holds(&format!("nobody waits for it any more: {stall:?}"), stall < delay * 2)?;
+    measured.stalls.push(stall);
+    for direction in [Direction::There, Direction::Back] {
+        cluster.way_between(3)?.delay(direction, Duration::ZERO);
+    }
+    measured.returns.push(back_in_sync(&mut cluster, &mut load)?);
+
+    for direction in [Direction::There, Direction::Back] {
+        cluster.way_between(3)?.lose(direction, true);
         wait_left_behind(&mut cluster)?;
         load.go_on()?;
-        stalls.push(load.longest_stall()?);
-        load.measure()?;
-        load.progress(300)?;
-        let stall = load.longest_stall()?;
-        holds(&format!("nobody waits for it any more: {stall:?}"), stall < delay * 2)?;
-        stalls.push(stall);
-        for direction in [Direction::There, Direction::Back] {
-            cluster.way_between(3)?.delay(direction, Duration::ZERO);
-        }
-        returns.push(back_in_sync(&mut cluster, &mut load)?);
+        cluster.way_between(3)?.lose(direction, false);
+        measured.returns.push(back_in_sync(&mut cluster, &mut load)?);
     }
-    for _ in 0..stage.rounds(1, 5) {
-        for direction in [Direction::There, Direction::Back] {
-            cluster.way_between(3)?.lose(direction, true);
-            wait_left_behind(&mut cluster)?;
-            load.go_on()?;
-            cluster.way_between(3)?.lose(direction, false);
-            returns.push(back_in_sync(&mut cluster, &mut load)?);
-        }
-        // Connections that end while records are on their way.
-        for to in ALL {
-            cluster.way_between(to)?.end_all();
-            load.progress(20)?;
-        }
-        all_in_sync(&mut cluster, &["t", "j", OFFSETS])?;
+    // Connections that end while records are on their way.
+    for to in ALL {
+        cluster.way_between(to)?.end_all();
+        load.progress(20)?;
     }
+    all_in_sync(&mut cluster, &["t", "j", OFFSETS])?;
     let sent = load.finish()?;
     cluster.all_run()?;
     let compared = stage.verify_copies(&mut cluster, 9)?;
-    Ok(format!(
-        "longest stalls, the slow link's and behind it, {}; in sync again {}; {sent:?} records; {compared}",
-        shown(&stalls),
-        shown(&returns)
-    ))
+    measured.told.push(format!("{sent:?} records; {compared}"));
+    Ok(())
 }

@@ -28,7 +28,7 @@ pub const CASES: &[Case] = &[
 ];
 
 /// What `felix status` says when it asks these brokers: its exit code and its output.
-fn asked(stage: &Stage, cluster: &mut Cluster, ids: &[i32]) -> Result<(Option<i32>, String)> {
+pub fn asked(stage: &Stage, cluster: &mut Cluster, ids: &[i32]) -> Result<(Option<i32>, String)> {
     let mut words = vec!["status".to_owned()];
     for id in ids {
         words.extend(["--server".to_owned(), cluster.broker(*id)?.pages().to_string()]);
@@ -39,7 +39,7 @@ fn asked(stage: &Stage, cluster: &mut Cluster, ids: &[i32]) -> Result<(Option<i3
 }
 
 /// Waits until `felix status` ends with that code and says all of that.
-fn wait_says(
+pub fn wait_says(
     stage: &Stage,
     cluster: &mut Cluster,
     ids: &[i32],

@@ -230,7 +230,7 @@ fn retention_passed(stage: &Stage) -> Result<String> {
 }
 
 /// Appends so many batches of almost 1 MiB with acks=all.
-fn fill(cluster: &mut Cluster, topic: &str, batches: usize) -> Result<()> {
+pub fn fill(cluster: &mut Cluster, topic: &str, batches: usize) -> Result<()> {
     let (leader, _) = cluster.wait_leader(1, topic, 0, None)?;
     let mut to = cluster.broker(leader)?.connect()?;
     let value = "x".repeat(MIB - 1_000);

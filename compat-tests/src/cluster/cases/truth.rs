@@ -19,13 +19,19 @@ pub const CASES: &[Case] = &[Case {
 }];
 
 /// Kafka's tools, asked of one broker.
-struct Tools<'a> {
+pub struct Tools<'a> {
     stage: &'a Stage,
     at: String,
 }
 
-impl Tools<'_> {
-    fn ask(&self, class: &str, words: &[&str]) -> Result<String> {
+impl<'a> Tools<'a> {
+    /// Asked of this one.
+    pub fn of(stage: &'a Stage, cluster: &mut Cluster, at: i32) -> Result<Self> {
+        Ok(Self { stage, at: cluster.broker(at)?.told().to_string() })
+    }
+
+    /// What a tool prints; it must end well.
+    pub fn ask(&self, class: &str, words: &[&str]) -> Result<String> {
         let words = [&["--bootstrap-server", self.at.as_str()], words].concat();
         let (status, output) = self.stage.tool(class, &words)?;
         holds(&format!("{words:?} succeeds: {output}"), status.success())?;
@@ -37,7 +43,7 @@ impl Tools<'_> {
     }
 
     /// Topics that are listed under a filter.
-    fn listed(&self, filter: &str) -> Result<Vec<String>> {
+    pub fn listed(&self, filter: &str) -> Result<Vec<String>> {
         let said = self.topics(&[filter])?;
         let topic = |line: &str| Some(line.split_once("Topic: ")?.1.split_whitespace().next()?.to_owned());
         let mut topics: Vec<String> =
@@ -47,7 +53,7 @@ impl Tools<'_> {
     }
 
     /// The only partition's line of a topic: Leader, Replicas, Isr, Elr.
-    fn partition(&self, topic: &str) -> Result<[String; 4]> {
+    pub fn partition(&self, topic: &str) -> Result<[String; 4]> {
         let said = self.topics(&["--topic", topic])?;
         let line = said.lines().find(|line| line.contains("Partition: 0")).with_context(|| said.clone())?;
         let field = |name: &str| -> Result<String> {
@@ -58,7 +64,7 @@ impl Tools<'_> {
     }
 
     /// `offsetLag` of a topic on a broker; nothing, if it has no copy.
-    fn lag(&self, broker: i32, topic: &str) -> Result<Option<i64>> {
+    pub fn lag(&self, broker: i32, topic: &str) -> Result<Option<i64>> {
         let (broker, partition) = (broker.to_string(), format!("{topic}-0"));
         let words = ["--describe", "--broker-list", &broker, "--topic-list", topic];
         let said = self.ask("org.apache.kafka.tools.LogDirsCommand", &words)?;
@@ -121,7 +127,7 @@ fn truth(stage: &Stage) -> Result<String> {
     equal("min.insync.replicas", to.alter("strict", "min.insync.replicas", 0, Some("3"))?, 0)?;
     let mut journal = Journal::new("three");
     journal.append(&mut to, 0)?;
-    let tools = Tools { stage, at: cluster.broker(2)?.told().to_string() };
+    let tools = Tools::of(stage, &mut cluster, 2)?;
     let three = |isr: &str, elr: &str| ["1", "1,2,3", isr, elr].map(str::to_owned);
 
     equal("all there", tools.partition("three")?, three("1,2,3", ""))?;

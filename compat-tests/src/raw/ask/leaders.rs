@@ -1,5 +1,7 @@
 //! Who leads, and where replicas are, as an operator wants it.
 
+use std::ops::Range;
+
 use anyhow::{Result, ensure};
 
 use crate::raw::conn::{Connection, key};
@@ -9,8 +11,17 @@ impl Connection {
     /// AlterPartitionReassignments version 0: moves the partitions below `count` of a topic to these replicas, or cancels that. Fails
     /// unless all are taken.
     pub fn reassign(&mut self, topic: &str, count: i32, replicas: Option<&[i32]>) -> Result<()> {
-        let mut body = W::new().i32(10_000).carray(1).cstr(topic).carray(usize::try_from(count)?);
-        for partition in 0..count {
+        self.reassign_these(topic, 0..count, replicas)
+    }
+
+    /// The same of one partition.
+    pub fn reassign_one(&mut self, topic: &str, partition: i32, replicas: &[i32]) -> Result<()> {
+        self.reassign_these(topic, partition..partition + 1, Some(replicas))
+    }
+
+    fn reassign_these(&mut self, topic: &str, these: Range<i32>, replicas: Option<&[i32]>) -> Result<()> {
+        let mut body = W::new().i32(10_000).carray(1).cstr(topic).carray(these.len());
+        for partition in these {
             body = match replicas {
                 None => body.i32(partition).uvarint(0),
                 Some(ids) => ids.iter().fold(body.i32(partition).carray(ids.len()), |body, id| body.i32(*id)),

@@ -29,6 +29,7 @@ fn answer(words: &[&str]) -> Event {
         "refused" => Said::Refused,
         "empty" => Said::Empty,
         "diverged" => Said::Halted(HaltReason::Diverged.number()),
+        "storage" => Said::Halted(HaltReason::Storage.number()),
         "below_mark" => Said::Halted(HaltReason::BelowMark.number()),
         other => panic!("nobody says {other}"),
     };
@@ -61,7 +62,7 @@ fn event(words: &[&str]) -> Event {
 fn told(action: &Action) -> Option<String> {
     let copy = |log: &LogId| log.0.as_u128();
     Some(match action {
-        Action::Heard => return None,
+        Action::Heard | Action::Lost => return None,
         Action::Header { frame, map: HeaderMap::Newest } => format!("header {}", frame.0),
         Action::Header { frame, map: HeaderMap::Since(since) } => {
             format!("header {} with the map since {since}", frame.0)

@@ -136,6 +136,7 @@ fn event(words: &[&str], tenure: Generation) -> Event {
         "unreadable" => Event::KeyRead { key: None },
         "key" => Event::KeyRead { key: Some(named_key(&words[1..], tenure)) },
         "confirmed" => Event::Confirmed { pair: named_pair(words[1]), position: number(2) },
+        "lost" => Event::Lost(brokers(&words[1..2]).into_iter().next().unwrap()),
         "heard" => Event::Heard(brokers(&words[1..2]).into_iter().next().unwrap()),
         "dead" => Event::Dead(named_pair(words[1])),
         "halted" => Event::Halted(named_pair(words[1])),

@@ -115,7 +115,7 @@ pub fn describe(node: &Node, view: &View, resource: &Resource) -> Result<Vec<Ent
     Ok(match resource {
         Resource::Topic(name) => {
             let topic = view.topic_named(name).ok_or(ErrorCode::UnknownTopicOrPartition)?;
-            let replicas = usize::try_from(view.replication_factor(&topic.id)).unwrap_or(1);
+            let replicas = view.counted_replicas(&topic.id);
             resolve::describe_topic_needing(need(replicas), &topic.overrides, &layers)
         }
         Resource::Broker(_) => resolve::describe_broker(&layers),

@@ -12,6 +12,7 @@ use felix_protocol::ids::{BrokerId, Generation, PartitionId, SessionId, TopicId}
 use imbl::OrdMap;
 use imbl::ordmap::DiffItem;
 
+use crate::eligible;
 use crate::keys::Key;
 use crate::quotas::Entity;
 use crate::reassign::new_set;
@@ -381,6 +382,13 @@ impl View {
             Some(count) => i16::try_from(count).unwrap_or(i16::MAX),
             None => self.topic(topic).map_or(0, |topic| topic.replication_factor),
         }
+    }
+
+    /// How many replicas of the topic's first partition count for what an acknowledgement needs: while they are being moved, those that
+    /// are being added do not yet.
+    pub fn counted_replicas(&self, topic: &TopicId) -> usize {
+        let placed = self.partitions_of(topic).next().map(|first| eligible::counted(&first.state));
+        placed.unwrap_or_else(|| usize::try_from(self.replication_factor(topic)).unwrap_or(1))
     }
 
     /// What a report about that partition must carry.

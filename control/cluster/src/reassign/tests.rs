@@ -190,9 +190,24 @@ fn a_move_is_replaced_by_another() {
     assert_eq!(old_set(world.state(id)), brokers(&[1, 2]));
     assert_eq!(new_set(world.state(id)), brokers(&[1, 5]));
     assert_eq!(world.view.replication_factor(&id.topic), 2);
+    assert_eq!(world.view.counted_replicas(&id.topic), 2);
     level(&mut world, id, &[pair(2, 2), pair(4, 4), pair(5, 5)]);
     assert_eq!(lists(&world, id), [vec![1, 5], vec![], vec![]]);
     assert_eq!(world.state(id).eligible, [pair(5, 5)].into());
+}
+
+#[test]
+fn what_is_being_added_does_not_count_until_it_is_there() {
+    let (mut world, id) = opened(&[1]);
+    begin_to(&mut world, id, &[2, 3, 4]);
+    assert_eq!(world.view.replication_factor(&id.topic), 3);
+    assert_eq!(world.view.counted_replicas(&id.topic), 1);
+    level(&mut world, id, &[pair(2, 22), pair(3, 33), pair(4, 44)]);
+    world.give_up(1);
+    world.report(id, &Report::Opened(log(22))).unwrap();
+    level(&mut world, id, &[pair(3, 33), pair(4, 44)]);
+    assert_eq!(lists(&world, id), [vec![2, 3, 4], vec![], vec![]]);
+    assert_eq!(world.view.counted_replicas(&id.topic), 3);
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! Copies that stop for good and that nobody brings back by himself: one that knows more than its leader, and one whose disk fails it.
 
 use std::path::{Path, PathBuf};
+use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
@@ -32,6 +33,14 @@ pub const CASES: &[Case] = &[
                  told of, writes go on by the others, and the folder and a restart, as the page says, bring it back",
         seconds: 150,
         run: by_its_disk,
+    },
+    Case {
+        name: "halted-until-allowed",
+        proves: "with felix.replication.rebuild.max.concurrent=0 a follower that retention has passed halts as needs_bootstrap, is told of, and stays so \
+                 through a restart and another leader, while writes go on; once the setting is raised, by Kafka's means and at runtime, it is rebuilt and leads \
+                 with all that is left",
+        seconds: 120,
+        run: until_allowed,
     },
 ];
 
@@ -393,4 +402,65 @@ fn by_its_disk(stage: &Stage) -> Result<String> {
     cluster.all_run()?;
     let compared = stage.verify_copies(&mut cluster, 4)?;
     Ok(format!("halted at {}; {sent} records of a load went on; {compared}", told.join(" and ")))
+}
+
+/// How many copies may be rebuilt at the same time.
+const REBUILDS: &str = "felix.replication.rebuild.max.concurrent";
+
+fn until_allowed(stage: &Stage) -> Result<String> {
+    let mut cluster = stage.plan().set(REBUILDS, "0").start()?;
+    cluster.create_placed(1, TOPIC, &[vec![1, 2, 3]])?;
+    cluster.create_placed(1, "u", &[vec![1, 2, 3], vec![2, 3, 1]])?;
+    let mut load = stage.load_existing(&cluster, Loader::Rdkafka, "u", 2)?;
+    let mut journal = Journal::new(TOPIC);
+    append(&mut cluster, &mut journal, &[0], 20)?;
+    cluster.broker(3)?.kill();
+    cluster.wait_in_sync(1, TOPIC, &[1, 2])?;
+    append(&mut cluster, &mut journal, &[0], 20)?;
+    let (leader, _) = cluster.wait_leader(1, TOPIC, 0, Some(3))?;
+    let (error, _) = cluster.broker(leader)?.connect()?.delete_records(TOPIC, 30)?;
+    equal("DeleteRecords", error, code::NONE)?;
+    journal.forget_below(0, 30);
+
+    start(&mut cluster, &[3], &ALL)?;
+    let row = wait_halted(&mut cluster, 3, 0, "needs_bootstrap")?;
+    equal("its position", &row["position"], &Value::from(20))?;
+    told_of(stage, &mut cluster, &row, 1)?;
+    append(&mut cluster, &mut journal, &[0], 10)?;
+    cluster.broker(3)?.kill();
+    start(&mut cluster, &[3], &ALL)?;
+    wait_halted(&mut cluster, 3, 0, "needs_bootstrap")?;
+    cluster.broker(leader)?.stop()?;
+    cluster.wait_leader(3, TOPIC, 0, Some(leader))?;
+    start(&mut cluster, &[leader], &ALL)?;
+    cluster.wait_in_sync(1, TOPIC, &[1, 2])?;
+    wait_halted(&mut cluster, 3, 0, "needs_bootstrap")?;
+    append(&mut cluster, &mut journal, &[0], 10)?;
+    cluster.wait_in_sync(1, "u", &ALL)?;
+    load.progress(50)?;
+    load.all_go_on()?;
+
+    let began = Instant::now();
+    let set = cluster.broker(2)?.connect()?.alter_broker("", REBUILDS, 0, Some("1"))?;
+    equal("raising the setting", set, code::NONE)?;
+    cluster.wait_in_sync(1, TOPIC, &ALL)?;
+    let took = began.elapsed();
+    none_halted(&mut cluster, &ALL)?;
+    append(&mut cluster, &mut journal, &[0], 10)?;
+    let sent = load.finish()?;
+    cluster.tell_marks(1, TOPIC)?;
+    for gone in [1, 2] {
+        cluster.broker(gone)?.kill();
+    }
+    let (leader, _) = cluster.wait_leader(3, TOPIC, 0, Some(1))?;
+    equal("who leads", leader, 3)?;
+    journal.check_as_seen_by(&mut cluster, 3)?;
+    start(&mut cluster, &[1, 2], &ALL)?;
+    cluster.wait_in_sync(3, TOPIC, &ALL)?;
+    cluster.all_run()?;
+    let compared = stage.verify_copies(&mut cluster, 3)?;
+    Ok(format!(
+        "in sync {:.2} s after it was allowed; {sent} records of a load went on; {compared}",
+        took.as_secs_f64()
+    ))
 }

@@ -143,7 +143,7 @@ fn find(
         return Err(ErrorCode::NotLeaderOrFollower);
     }
     if needs_end && !handle.latest_known() {
-        return Err(if version >= 5 { ErrorCode::OffsetNotAvailable } else { ErrorCode::LeaderNotAvailable });
+        return Err(unknown_end(version));
     }
     let end = handle.visible_end(isolation);
     let reader = handle.reader();
@@ -194,5 +194,21 @@ pub fn check_epoch(handle: &PartitionHandle, believed: i32) -> Result<(), ErrorC
         _ if believed < 0 || believed == ours => Ok(()),
         _ if believed < ours => Err(ErrorCode::FencedLeaderEpoch),
         _ => Err(ErrorCode::UnknownLeaderEpoch),
+    }
+}
+
+/// What a client is told while nobody knows where the end is: that it should ask again. Older ones have no code of their own for it.
+fn unknown_end(version: i16) -> ErrorCode {
+    if version >= 5 { ErrorCode::OffsetNotAvailable } else { ErrorCode::LeaderNotAvailable }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn before_version_5_an_end_that_is_not_known_is_another_code() {
+        assert_eq!(unknown_end(4), ErrorCode::LeaderNotAvailable);
+        assert_eq!(unknown_end(5), ErrorCode::OffsetNotAvailable);
     }
 }

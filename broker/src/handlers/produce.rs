@@ -42,6 +42,13 @@ pub const API: Api =
 /// The client id by which Kafka's own tools may write to internal topics.
 const ADMIN_CLIENT: &str = "__admin_client";
 
+/// How long a writer waits: as it says, and for others no longer than the broker's own limit, if it has one.
+fn patience(acks: Option<Acks>, timeout_ms: i32, most_ms: Option<u64>) -> Duration {
+    let asked = Duration::from_millis(u64::try_from(timeout_ms).unwrap_or(0));
+    let most = most_ms.filter(|_| acks == Some(Acks::All));
+    most.map_or(asked, |most| asked.min(Duration::from_millis(most)))
+}
+
 fn handle(node: &Arc<Node>, call: Call) -> Handled {
     let request: ProduceRequest = call.decode()?;
     let acks = match request.acks {
@@ -51,12 +58,8 @@ fn handle(node: &Arc<Node>, call: Call) -> Handled {
         _ => None,
     };
     let view = node.view();
-    let mut timeout = Duration::from_millis(u64::try_from(request.timeout_ms).unwrap_or(0));
-    if acks == Some(Acks::All)
-        && let Some(most) = node.configs.broker(&view).producers.quorum_timeout_ms
-    {
-        timeout = timeout.min(Duration::from_millis(most));
-    }
+    let most = node.configs.broker(&view).producers.quorum_timeout_ms;
+    let timeout = patience(acks, request.timeout_ms, most);
     let writing = Writing { node, call: &call, view: &view, acks, timeout };
     let topics: Vec<Topic> = request.topic_data.into_iter().map(|topic| writing.topic(topic)).collect();
     let silent = acks == Some(Acks::None);
@@ -350,4 +353,19 @@ fn rejected(rejection: Rejection) -> Refused {
         refused.records = list.errors.iter().map(line).collect();
     }
     refused
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_brokers_limit_shortens_what_a_client_waits_for_others() {
+        let millis = |acks, asked, most| patience(acks, asked, most).as_millis();
+        assert_eq!(millis(Some(Acks::All), 30_000, None), 30_000);
+        assert_eq!(millis(Some(Acks::All), 30_000, Some(500)), 500);
+        assert_eq!(millis(Some(Acks::All), 100, Some(500)), 100);
+        assert_eq!(millis(Some(Acks::Leader), 30_000, Some(500)), 30_000, "it waits for nobody else");
+        assert_eq!(millis(Some(Acks::All), -1, None), 0);
+    }
 }

@@ -115,6 +115,28 @@ fn a_declined_copy_counts_no_more() {
 }
 
 #[test]
+fn of_each_broker_what_it_said_last_is_kept() {
+    let says = |accepted, end| {
+        let current = Some(log(12));
+        Report::Declined(Declined {
+            reason: DeclineReason::Doubt,
+            current,
+            accepted: generation(accepted),
+            end,
+        })
+    };
+    let before = state(&[1, 2], &[pair(2, 22)], opened_at(pair(1, 11), 2));
+    let once = apply(&before, &tenure(), &says(2, 5)).unwrap();
+    let again = Partition { leader: before.leader, eligible: [pair(1, 11), pair(2, 22)].into(), ..once };
+    let twice = apply(&again, &tenure(), &says(3, 9)).unwrap();
+    // Two entries would have the older one count where the furthest copy is looked for.
+    assert_eq!(
+        twice.gone.iter().map(|gone| (gone.accepted, gone.end)).collect::<Vec<_>>(),
+        [(generation(3), 9)]
+    );
+}
+
+#[test]
 fn a_leader_that_met_damage_gives_its_copy_up() {
     let current = Some(pair(1, 12).log);
     let doubt = Declined { reason: DeclineReason::Doubt, current, accepted: generation(3), end: 9 };

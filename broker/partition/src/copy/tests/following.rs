@@ -211,6 +211,24 @@ fn an_old_leaders_tail_is_cut_and_it_follows_the_new_one() {
     assert!(two.copy.leads());
 }
 
+/// A new leader does not know how far its predecessor acknowledged.
+#[test]
+fn after_a_takeover_latest_is_unknown_until_the_mark_is_there() {
+    let (mut one, mut two) = (Side::that_needs(1, 2), Side::that_needs(2, 2));
+    one.lead(1, 2);
+    one.write(3);
+    carry(&mut one, &mut two);
+    two.lead(2, 1);
+    let known = |side: &Side| (side.copy.published().mark(), side.copy.published().settled());
+    assert_eq!(known(&two), (0, false));
+    carry(&mut two, &mut one);
+    assert_eq!(known(&two), (0, false), "its own word is not enough");
+    let report = two.world.ports.reports.pop().unwrap();
+    let (at, answer) = (two.copy.published().generation(), ReportAnswer::Landed(Revision(7)));
+    two.copy.report_answered(at, report.number, answer, &mut two.world.ports);
+    assert_eq!(known(&two), (3, true));
+}
+
 #[test]
 fn a_leader_that_read_of_its_end_never_speaks_for_the_next_one() {
     let (mut one, mut two) = (Side::that_needs(1, 2), Side::that_needs(2, 2));

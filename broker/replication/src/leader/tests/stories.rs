@@ -184,6 +184,11 @@ fn play(script: &str) -> String {
                 *leader = Some(begun);
                 actions
             }
+            // `rests until 60000`: it was cut off a while ago.
+            (Some(&"rests"), Some(leader)) => {
+                leader.not_cut_off_before(at(words[2].parse().unwrap()));
+                continue;
+            }
             (Some(first), Some(leader)) => {
                 let mut actions = Vec::new();
                 if *first == "time" {

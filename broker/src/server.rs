@@ -18,7 +18,7 @@ use felix_cluster::config::flags::FLAGS;
 use felix_cluster::state::Listener;
 use felix_cluster::view::View;
 use felix_control::agent::AgentConfig;
-use felix_partition::fence::settle_identities;
+use felix_partition::fence::{knows_of_failed_flush, settle_identities};
 use felix_protocol::ids::{BrokerId, TopicId, Uuid};
 use felix_storage::data_dir::Identity;
 use felix_storage::disk::os::OsDisk;
@@ -234,6 +234,7 @@ impl Starting {
             rack: settings.rack.clone(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
             copies: dir.partitions()?.len(),
+            doubts_settled: knows_of_failed_flush(&report),
             fences: replicas.all().into_iter().map(|(partition, row)| (partition, row.accepted)).collect(),
             lease_ms: u64::try_from(settings.lease.as_millis()).unwrap_or(u64::MAX),
         };

@@ -70,6 +70,8 @@ pub struct AgentConfig {
     pub lease_ms: u64,
     /// How many copies of partitions the directory holds: an empty store beside them is not founded anew.
     pub copies: usize,
+    /// A flush of the directory failed in an earlier life; it was noted there, and the copies in doubt have new identities.
+    pub doubts_settled: bool,
     /// The generation that each copy has accepted: a store shared with others that has not granted it has gone back.
     pub fences: BTreeMap<PartitionId, Generation>,
 }
@@ -518,9 +520,19 @@ impl Agent {
     /// Last act of a planned stop, once nothing is led any more: the session ends in the store too, so that nobody
     /// has to wait for it to run out. The lease ends before that is written.
     pub async fn stop(&self) -> Result<(), ControlError> {
+        self.end(false).await
+    }
+
+    /// The same after a flush has failed: the next life of this node vouches for nothing that it finds, even if the disk could not take
+    /// that in.
+    pub async fn stop_suspect(&self) -> Result<(), ControlError> {
+        self.end(true).await
+    }
+
+    async fn end(&self, suspect: bool) -> Result<(), ControlError> {
         self.published.lease().end();
         let (node, session) = (self.node, self.session());
-        let last = move |view: &View| registration::set_state(view, node, session, NodeState::Fenced);
+        let last = move |view: &View| registration::end(view, node, session, suspect);
         let (to, from) = oneshot::channel();
         let stopped = || ControlError::Stopped("its loop is over".to_owned());
         self.commands.send(Command::Stop(Box::new(last), to)).map_err(|_| stopped())?;

@@ -146,7 +146,7 @@ fn parse(place: &[u8]) -> Option<Memory> {
     let stored: Stored = serde_json::from_str(text).ok()?;
     let sessions = stored.sessions.iter().map(|text| u64::from_str_radix(text, 16).map(SessionId));
     let sessions = sessions.collect::<Result<Vec<SessionId>, _>>().ok()?;
-    let past = Past { cluster: stored.cluster, sessions, unnamed: false, unverified: stored.unverified };
+    let past = Past { cluster: stored.cluster, sessions, unverified: stored.unverified, ..Past::default() };
     let Stored { turn, revision, store, epoch, .. } = stored;
     Some(Memory { past, revision, store, epoch, lost: None, turn })
 }

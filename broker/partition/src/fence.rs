@@ -62,6 +62,12 @@ pub struct Doubted {
     pub outdated: bool,
 }
 
+/// Whether a flush of the directory failed in its last life and that was noted ([`suspect`]): [`settle_identities`] deals with the
+/// copies in doubt then.
+pub fn knows_of_failed_flush(report: &ReplicasReport) -> bool {
+    report.boot_id == Some(NO_BOOT)
+}
+
 /// The boot of no machine: whatever counts unsynced bytes has lost them, as far as the next start can tell.
 const NO_BOOT: u128 = 0;
 

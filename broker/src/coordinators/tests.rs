@@ -66,6 +66,7 @@ impl Broker {
             version: "test".into(),
             lease_ms: 10_000,
             copies: 0,
+            doubts_settled: false,
             fences: std::collections::BTreeMap::new(),
         };
         let agent = Agent::start(OsDisk, config).await.unwrap();

@@ -42,8 +42,8 @@ pub(super) async fn enter(
         if renewed > 0 {
             tracing::error!(
                 copies = renewed,
-                "the control store has another history than this directory (one of them was restored from a copy): the \
-                 copies of partitions here get new identities"
+                "the control store has another history than this directory (one of them was restored from a copy), or was told of \
+                 a failed flush that is not noted here: the copies of partitions here get new identities"
             );
         }
         Ok(())

@@ -60,6 +60,7 @@ impl Server {
         self.node.closing.cancel();
         self.last_answers().await;
         let Server { node, following, peers, is_shared, .. } = self;
+        let is_suspect = node.partitions.fatal().borrow().is_some();
         // What the disk holds is unknown after trouble: then nothing is noted as clean.
         let clean = matches!(end, End::Asked);
         let partitions = Arc::clone(&node.partitions);
@@ -76,7 +77,8 @@ impl Server {
         if let Some(peers) = peers {
             peers.stop();
         }
-        if let Err(error) = node.agent.stop().await {
+        let ended = if is_suspect { node.agent.stop_suspect().await } else { node.agent.stop().await };
+        if let Err(error) = ended {
             tracing::warn!(%error, "the session's end could not be noted");
         }
     }

@@ -29,6 +29,8 @@ pub struct Past {
     /// What was known of earlier sessions and of how far the store had come was lost, now or in an earlier life:
     /// the store's own session is taken for this directory's, and nobody can tell whether the store went back then.
     pub unverified: bool,
+    /// The directory itself knows that a flush of it has failed, and gave new identities to the copies that are in doubt by that.
+    pub doubts_settled: bool,
 }
 
 /// Why a node may not register.
@@ -116,6 +118,19 @@ pub fn take_over(view: &View, id: BrokerId, node: &Node, past: &Past) -> Result<
     }
     let beat = Beat { session: node.session, counter: 0 };
     Ok(decision.put(key, node).put(Key::Beat(id), &beat))
+}
+
+/// The end of a session by its own word. `suspect`: a flush of its directory has failed, which the directory itself may be unable
+/// to note: nothing there is vouched for until the next life has given it new identities.
+pub fn end(view: &View, id: BrokerId, session: SessionId, suspect: bool) -> Option<Decision> {
+    let before = view.broker(id)?;
+    if before.node.session != session || before.is_fenced() {
+        return None;
+    }
+    let key = Key::Node(id);
+    let suspect = suspect || before.node.suspect;
+    let after = Node { state: NodeState::Fenced, suspect, ..before.node.clone() };
+    Some(Decision::new().at(key.clone(), before.revision).put(key, &after))
 }
 
 /// Changes the state of a node that is still in the hands of `session`; `None` when it is not, or has that

@@ -105,6 +105,7 @@ impl<D: Disk, C: Connect> Joining<D, C> {
             memory.past.unverified = true;
         }
         published.set_unverified(memory.past.unverified);
+        memory.past.doubts_settled = config.doubts_settled;
         let beats = beats::start(config.node, connect, Arc::clone(&clock), Arc::clone(&published));
         let beats = beats.map_err(StartError::Thread)?;
         let mut own = beats.own.clone();

@@ -43,6 +43,7 @@ fn config(directory: PathBuf) -> AgentConfig {
         version: "0.1.0".to_owned(),
         lease_ms: 2000,
         copies: 0,
+        doubts_settled: false,
         fences: BTreeMap::new(),
     }
 }

@@ -73,6 +73,7 @@ impl Node {
             version: "test".to_owned(),
             lease_ms: 1000,
             copies: 0,
+            doubts_settled: false,
             fences: BTreeMap::new(),
         };
         let renewed = Arc::clone(&self.renewed);

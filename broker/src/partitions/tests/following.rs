@@ -40,6 +40,7 @@ impl Life {
             version: "0".to_owned(),
             lease_ms: 2000,
             copies: 0,
+            doubts_settled: false,
             fences: std::collections::BTreeMap::new(),
         };
         let agent = runtime.block_on(Agent::start(OsDisk, config)).unwrap();

@@ -92,6 +92,7 @@ impl Member {
             version: "0".to_owned(),
             lease_ms,
             copies: 0,
+            doubts_settled: false,
             fences: std::collections::BTreeMap::new(),
         };
         let clock = SystemClock::start();

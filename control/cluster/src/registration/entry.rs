@@ -8,7 +8,8 @@
 //! | any other session | look at its beat; unchanged for W: register; changed: the id is in use elsewhere |
 //!
 //! A session that the directory does not know means that the directory or the store is a copy of an earlier time: what
-//! the copies here promised since is not known, so all of them get new log ids before the node registers.
+//! the copies here promised since is not known, so all of them get new log ids before the node registers. So they do after a flush
+//! that failed, of which the store was told and the directory knows nothing: a disk that fails may not take that in.
 
 use std::time::Duration;
 
@@ -86,7 +87,8 @@ impl Entry {
         self.last = looked;
         let Some((_, node)) = &self.last.node else { return Ok(Step::Register { renew_logs: false }) };
         let known = past.sessions.contains(&node.session);
-        let register = Step::Register { renew_logs: !known };
+        let in_doubt = node.suspect && !past.doubts_settled;
+        let register = Step::Register { renew_logs: !known || in_doubt };
         let here = node.directory == self.directory && node.boot == self.boot;
         if node.state == NodeState::Fenced || (known && here) {
             return Ok(register);
@@ -183,6 +185,16 @@ mod tests {
         let fenced = looked(7, 2, "other", NodeState::Fenced, 60);
         assert_eq!(entry().step(fenced.clone(), &known, at(0)), Ok(Step::Register { renew_logs: false }));
         assert_eq!(entry().step(fenced, &past(&[8]), at(0)), Ok(Step::Register { renew_logs: true }));
+    }
+
+    #[test]
+    fn what_a_disk_that_failed_could_not_note_the_store_tells() {
+        let mut found = looked(7, 1, "boot", NodeState::Fenced, 60);
+        found.node.as_mut().unwrap().1.suspect = true;
+        let known = past(&[7]);
+        assert_eq!(entry().step(found.clone(), &known, at(0)), Ok(Step::Register { renew_logs: true }));
+        let settled = Past { doubts_settled: true, ..known };
+        assert_eq!(entry().step(found, &settled, at(0)), Ok(Step::Register { renew_logs: false }));
     }
 
     #[test]

@@ -280,6 +280,23 @@ async fn a_wiped_directory_takes_over_once_the_old_session_is_over() {
 }
 
 #[tokio::test]
+async fn after_a_failed_flush_the_store_says_what_the_disk_could_not_note() {
+    let server = Server::new();
+    let (mut nodes, mut agents) = cluster(&server, 2).await;
+    agents.remove(1).stop_suspect().await.unwrap();
+    let told = |view: &View| view.broker(BrokerId(2)).is_some_and(|it| it.node.suspect && it.is_fenced());
+    assert!(agents[0].wait_for(LONG, told).await);
+    let agent = nodes[1].join().await;
+    assert_eq!(*nodes[1].renewed.lock(), 1, "before the registration that takes the word back");
+    assert!(!agent.view().broker(BrokerId(2)).unwrap().node.suspect);
+    agent.stop_suspect().await.unwrap();
+    nodes[1].config.doubts_settled = true;
+    agents.push(nodes[1].join().await);
+    assert_eq!(*nodes[1].renewed.lock(), 1, "the directory knows which copies are in doubt");
+    stop_all(agents).await;
+}
+
+#[tokio::test]
 async fn one_whose_place_was_taken_ends() {
     let server = Server::new();
     let (nodes, agents) = cluster(&server, 2).await;

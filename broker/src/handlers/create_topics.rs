@@ -13,7 +13,7 @@
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
-use felix_cluster::config::resolve;
+use felix_cluster::config::{Layers, resolve};
 use felix_cluster::state::Overrides;
 use felix_cluster::topics::{
     CLUSTER_METADATA, CreateRefused, CreatedTopic, MAX_PARTITIONS_PER_REQUEST, NewTopic,
@@ -58,7 +58,14 @@ async fn create(node: &Arc<Node>, call: &Call, request: CreateTopicsRequest) -> 
         return call.reply(&CreateTopicsResponse::default().with_topics(results.collect()));
     }
     let twice = named_twice(request.topics.iter().map(|topic| topic.name.clone()));
-    let view = node.view();
+    let mut view = node.view();
+    if request.topics.iter().any(|topic| view.topic_named(&topic.name).is_some()) {
+        // Another broker may have deleted it.
+        match node.agent.catch_up().await {
+            Ok(current) => view = current,
+            Err(error) => tracing::debug!(%error, "topics are refused by a view that may lag"),
+        }
+    }
     let mut wanted = Vec::new();
     let mut places = Vec::new();
     let mut results = Vec::with_capacity(request.topics.len());
@@ -96,7 +103,16 @@ async fn create(node: &Arc<Node>, call: &Call, request: CreateTopicsRequest) -> 
         }
         let name = results[place].name.clone();
         results[place] = match created {
-            Ok(created) => success(node, &view, call.version(), &created, &overrides),
+            Ok(created) => {
+                if !request.validate_only && needs_both(&node.configs.layers(&view), &created, &overrides) {
+                    tracing::info!(
+                        topic = created.name,
+                        "of two replicas acks=all needs both, and waits while one broker is away; with min.insync.replicas=1 it \
+                         goes on"
+                    );
+                }
+                success(node, &view, call.version(), &created, &overrides)
+            }
             Err(error) => failure(name, Refused::from_admin(&error)),
         };
     }
@@ -207,6 +223,15 @@ fn failure(name: TopicName, refused: Refused) -> CreatableTopicResult {
         .with_configs(Some(Vec::new()))
 }
 
+/// Whether one broker of the two that hold the topic stops acks=all: nobody said otherwise, or said so.
+fn needs_both(layers: &Layers<'_>, created: &CreatedTopic, overrides: &Overrides) -> bool {
+    const NAME: &str = "min.insync.replicas";
+    created.replication_factor == 2
+        && resolve::describe_topic_needing(crate::admin::configs::need(2), overrides, layers)
+            .iter()
+            .any(|entry| entry.row.name == NAME && entry.value.as_deref() != Some("1"))
+}
+
 fn success(
     node: &Node,
     view: &View,
@@ -244,6 +269,7 @@ fn success(
 #[cfg(test)]
 mod tests {
     use felix_cluster::config::StaticConfig;
+    use felix_protocol::ids::TopicId;
     use felix_protocol::messages::create_topics_request::{CreatableReplicaAssignment, CreatableTopicConfig};
     use felix_protocol::messages::{BrokerId as WireBrokerId, StrBytes};
 
@@ -282,6 +308,24 @@ mod tests {
         assert_eq!(made(asked("t", -2, 1)), Err(ErrorCode::InvalidPartitions));
         assert_eq!(made(asked("t", 1, 0)), Err(ErrorCode::InvalidReplicationFactor));
         assert_eq!(made(asked("t", 1, -2)), Err(ErrorCode::InvalidReplicationFactor));
+    }
+
+    #[test]
+    fn of_two_replicas_both_are_needed_unless_the_operator_said_otherwise() {
+        let configs = Configs::new(BrokerId(1), StaticConfig::new());
+        let view = testing::view(&[]);
+        let needs = |factor, least: Option<&str>| {
+            let created = CreatedTopic {
+                id: TopicId::NONE,
+                name: "t".to_owned(),
+                partitions: 1,
+                replication_factor: factor,
+            };
+            let set = least.map(|least| ("min.insync.replicas".to_owned(), least.to_owned()));
+            needs_both(&configs.layers(&view), &created, &set.into_iter().collect())
+        };
+        assert!(needs(2, None) && needs(2, Some("2")));
+        assert!(!needs(2, Some("1")) && !needs(3, None) && !needs(1, None));
     }
 
     #[test]

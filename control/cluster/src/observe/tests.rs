@@ -99,6 +99,23 @@ fn a_suspended_waiter_does_not_count_its_sleep() {
 }
 
 #[test]
+fn short_sleeps_do_not_add_up() {
+    let world = World::with_brokers(2);
+    let (mut observer, mut own) = (observer(&world, 1), None);
+    // A fifth of a second each, between beats: too short to be missed, and only one clock shows them.
+    let mut counted = 0;
+    let fenced = loop {
+        let now = Reading { boottime: at(300 * counted / 100).boottime, raw: at(counted).raw };
+        own = Some(Unbroken::confirmed(own, now, terms()));
+        if !observer.step(Event::Own(own), now).is_empty() {
+            break counted;
+        }
+        counted += 100;
+    };
+    assert!(fenced >= 1_000, "{fenced}");
+}
+
+#[test]
 fn nodes_act_one_after_another() {
     let world = World::with_brokers(3);
     for (node, time) in [(1, 1010), (2, 1060)] {
@@ -145,6 +162,9 @@ fn the_fence_lands_only_on_the_session_and_the_beat_that_were_silent() {
     world.beat(2);
     assert!(!world.commit(&before), "it has beaten since");
     let fence = Fence { beat: world.beat_revision(2), ..fence };
+    let before = decide(&world.view, &fence).unwrap();
+    world.drain(2);
+    assert!(!world.commit(&before), "its key says something else by now");
     let decision = decide(&world.view, &fence).unwrap();
     assert!(world.commit(&decision));
     assert_eq!(decide(&world.view, &fence), None, "it is fenced already");

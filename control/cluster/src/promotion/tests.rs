@@ -218,6 +218,12 @@ fn a_promotion_decided_before_something_changed_does_not_land() {
     let promotion = decide(&seen, seen.partition(&id).unwrap(), &decided).unwrap();
     world.register(2);
     assert!(!world.commit(&promotion));
+    // Nor when the dead leader's broker is back: who leads is to be decided anew.
+    let seen = world.view.clone();
+    let decided = next(&seen, world.state(id), &Standings::new(), false);
+    let promotion = decide(&seen, seen.partition(&id).unwrap(), &decided).unwrap();
+    world.register(1);
+    assert!(!world.commit(&promotion));
     // And one that was decided while the leader was alive says nothing at all.
     let alive = next(&before, &before.partition(&id).unwrap().state, &Standings::new(), true);
     assert_eq!(alive, Next::Keep);

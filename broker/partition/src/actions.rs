@@ -40,8 +40,11 @@ pub trait Ports {
     /// acknowledged. A loss event.
     fn cut_off(&mut self, partition: PartitionId, generation: Generation, exposed: i64);
 
-    /// The leader hands over because its disk is full.
-    fn gave_way(&mut self, partition: PartitionId, generation: Generation);
+    /// The leader hands over because its disk is full, or refuses writes for another reason.
+    fn gave_way(&mut self, partition: PartitionId, generation: Generation, why: &str);
+
+    /// The disk refuses what a copy cannot do without. One that follows halts; one that leads refuses its writers.
+    fn failed(&mut self, partition: PartitionId, why: &str);
 
     /// Sends something to a follower; what becomes of it comes back by [`Copy::shipped`].
     fn ship(&mut self, partition: PartitionId, follower: BrokerId, shipment: Shipment);

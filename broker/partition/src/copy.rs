@@ -36,6 +36,7 @@ use crate::visible::Visible;
 
 mod compaction;
 mod lease;
+mod refused;
 mod told;
 mod upkeep;
 
@@ -44,8 +45,6 @@ pub use upkeep::{Closing, DeleteRecordsError, DeleteTo};
 /// No writer waits for less than this: its timeout bounds the wait for other replicas, and must not turn the
 /// leader's own flush into a failure.
 const LEAST_WAIT: Duration = Duration::from_millis(250);
-/// A leader that handed over because its disk was full, and leads again, does not do so for as long.
-const GIVE_WAY_REST: Duration = Duration::from_secs(10);
 
 /// One broker's copy of one partition. `W` names a waiting writer.
 pub struct Copy<D: Disk, C: Clock, W> {
@@ -66,6 +65,8 @@ pub struct Copy<D: Disk, C: Clock, W> {
     pub(crate) cut_off_at: Option<MonoTime>,
     /// When the copy's leader last handed over because the disk was full.
     gave_way_at: Option<MonoTime>,
+    /// When it last told that its disk refuses writes.
+    told_of_disk_at: Option<MonoTime>,
     /// The newest unclean promotion, as of this tenure.
     pub(crate) unclean_at: Option<Generation>,
     own: Pair,
@@ -111,6 +112,7 @@ impl<D: Disk, C: Clock, W> Copy<D, C, W> {
             cursors: Cursors::default(),
             cut_off_at: None,
             gave_way_at: None,
+            told_of_disk_at: None,
             unclean_at: None,
             own,
             counts_unsynced: config.flush.counts_unsynced(),
@@ -302,25 +304,14 @@ impl<D: Disk, C: Clock, W> Copy<D, C, W> {
             }
             Err(error) => {
                 let by_disk = matches!(error, AppendError::DiskFull | AppendError::Storage(_));
+                let why = by_disk.then(|| error.to_string());
                 ports.answer(writer, Err(error));
-                if by_disk {
-                    self.give_way(ports);
+                if let Some(why) = why {
+                    self.tell_of_disk(&why, ports);
+                    self.give_way(&why, ports);
                 }
             }
         }
-    }
-
-    /// The disk is full, or fails: hands the tenure over to a follower that has everything, if there is one. Should that one's disk refuse,
-    /// too, the two do not pass the partition to and fro with every write.
-    fn give_way(&mut self, ports: &mut impl Ports<Writer = W>) {
-        let now = self.clock.now();
-        let rests = self.gave_way_at.is_some_and(|at| now < at.after(GIVE_WAY_REST));
-        if rests || !self.leader.as_ref().is_some_and(Leader::has_heir) {
-            return;
-        }
-        self.gave_way_at = Some(now);
-        ports.gave_way(self.id, self.published.generation());
-        self.leave(now, false, ports);
     }
 
     fn word(&self, acks: Acks) -> Option<Word> {

@@ -216,7 +216,9 @@ impl<D: Disk, C: Clock, W> Copy<D, C, W> {
                 self.log.adopt_generations(map);
                 None
             }
-            Action::Append { skip, compare, holes, .. } => Some(self.append_shipped(skip, compare, &holes)),
+            Action::Append { skip, compare, holes, .. } => {
+                Some(self.append_shipped(skip, compare, &holes, ports))
+            }
             Action::AdvanceMark { mark, .. } => {
                 let last_stable = self.last_stable(mark);
                 self.published.advance(mark, last_stable, 0);
@@ -227,7 +229,7 @@ impl<D: Disk, C: Clock, W> Copy<D, C, W> {
                     self.published.set_log_start(start);
                     None
                 }
-                Err(_) => Some(Event::Failed),
+                Err(error) => Some(self.refused(&error, ports)),
             },
             Action::Renew => {
                 // Of the same bytes, of which a restart must not make more than they are.
@@ -268,8 +270,20 @@ impl<D: Disk, C: Clock, W> Copy<D, C, W> {
         self.published.set_stage(Stage::Closed);
     }
 
+    /// The disk refused something: that is told, and the copy stops.
+    fn refused(&self, why: &dyn std::fmt::Display, ports: &mut impl Ports<Writer = W>) -> Event {
+        ports.failed(self.id, &why.to_string());
+        Event::Failed
+    }
+
     /// Compares what is here already, and writes the rest.
-    fn append_shipped(&mut self, skip: usize, compare: usize, holes: &[Hole]) -> Event {
+    fn append_shipped(
+        &mut self,
+        skip: usize,
+        compare: usize,
+        holes: &[Hole],
+        ports: &mut impl Ports<Writer = W>,
+    ) -> Event {
         let Some(following) = &mut self.following else { return Event::Failed };
         let batches = std::mem::take(&mut following.batches);
         let (here, new) = batches.split_at(skip.min(batches.len()));
@@ -277,7 +291,7 @@ impl<D: Disk, C: Clock, W> Copy<D, C, W> {
             match self.is_here(batch) {
                 Ok(true) => {}
                 Ok(false) => return Event::Differs,
-                Err(_) => return Event::Failed,
+                Err(error) => return self.refused(&error, ports),
             }
         }
         let now = self.clock.now();
@@ -289,7 +303,7 @@ impl<D: Disk, C: Clock, W> Copy<D, C, W> {
                     outcome = Some(Event::NoRoom { written, end: self.log.end() });
                     break;
                 }
-                Err(_) => return Event::Failed,
+                Err(error) => return self.refused(&error, ports),
             }
         }
         for hole in holes {
@@ -301,7 +315,7 @@ impl<D: Disk, C: Clock, W> Copy<D, C, W> {
                 Err(StorageError::Full { .. }) => {
                     outcome = Some(Event::NoRoom { written: new.len(), end: self.log.end() });
                 }
-                Err(_) => return Event::Failed,
+                Err(error) => return self.refused(&error, ports),
             }
         }
         self.published.set_log_end(self.log.end());
@@ -363,7 +377,7 @@ impl<D: Disk, C: Clock, W> Copy<D, C, W> {
                 self.published.set_log_end(end);
                 Event::Cut { end }
             }
-            Err(_) => Event::Failed,
+            Err(error) => self.refused(&error, ports),
         };
         self.step_following(event, ports);
         self.go_on(ports);
@@ -385,7 +399,7 @@ impl<D: Disk, C: Clock, W> Copy<D, C, W> {
         if following.anew_due.is_none() {
             match self.log.give_up() {
                 Ok(deleted) => ports.discarded(Box::new(move || deleted.remove())),
-                Err(_) => return self.cannot_begin_anew(ports),
+                Err(error) => return self.cannot_begin_anew(&error, ports),
             }
         }
         match self.log.begin_anew(base, self.clock.wall()) {
@@ -407,11 +421,12 @@ impl<D: Disk, C: Clock, W> Copy<D, C, W> {
                     following.anew_due = Some(now.after(FULL_AGAIN));
                 }
             }
-            Err(_) => self.cannot_begin_anew(ports),
+            Err(error) => self.cannot_begin_anew(&error, ports),
         }
     }
 
-    fn cannot_begin_anew(&mut self, ports: &mut impl Ports<Writer = W>) {
+    fn cannot_begin_anew(&mut self, why: &dyn std::fmt::Display, ports: &mut impl Ports<Writer = W>) {
+        ports.failed(self.id, &why.to_string());
         if let Some(following) = &mut self.following {
             (following.anew_at, following.anew_due) = (None, None);
         }

@@ -62,6 +62,7 @@ struct TestPorts {
     notes: Vec<(Replica, Noted)>,
     told: Vec<(Token, Reply)>,
     halted: Vec<HaltReason>,
+    failed: Vec<String>,
     /// Whether there is a slot for rebuilding.
     slots: bool,
     rebuilt: Vec<bool>,
@@ -86,7 +87,11 @@ impl Ports for TestPorts {
 
     fn cut_off(&mut self, _: PartitionId, _: Generation, _: i64) {}
 
-    fn gave_way(&mut self, _: PartitionId, _: Generation) {}
+    fn gave_way(&mut self, _: PartitionId, _: Generation, _: &str) {}
+
+    fn failed(&mut self, _: PartitionId, why: &str) {
+        self.failed.push(why.to_owned());
+    }
 
     fn ship(&mut self, _: PartitionId, follower: BrokerId, shipment: Shipment) {
         self.shipments.push((follower, shipment));
@@ -486,6 +491,9 @@ fn a_full_disk_refuses_writes_lets_reads_go_on_and_heals() {
     world.disk.set_capacity(Some(world.disk.used() + 100));
     world.append(&mut copy, "b", append(batch(5), Acks::All));
     assert_eq!(world.answers(), [("b", Err(AppendError::DiskFull))]);
+    world.append(&mut copy, "b", append(batch(5), Acks::All));
+    assert_eq!(world.answers(), [("b", Err(AppendError::DiskFull))]);
+    assert_eq!(world.ports.failed, [AppendError::DiskFull.to_string()], "not of every write");
     assert!(!read_all(&copy).is_empty());
     assert_eq!(copy.halted(), None);
     world.disk.set_capacity(None);

@@ -94,8 +94,12 @@ impl Ports for LanePorts<'_> {
         self.context.led.cut_off(&partition, generation, exposed);
     }
 
-    fn gave_way(&mut self, partition: PartitionId, generation: Generation) {
-        tracing::warn!(%partition, %generation, "the disk refuses writes: the partition is handed over to a broker that has all of it");
+    fn failed(&mut self, partition: PartitionId, why: &str) {
+        tracing::error!(%partition, error = why, "the disk refuses what a copy cannot do without");
+    }
+
+    fn gave_way(&mut self, partition: PartitionId, generation: Generation, why: &str) {
+        tracing::warn!(%partition, %generation, error = why, "the disk refuses writes: the partition is handed over to a broker that has all of it");
     }
 
     fn ship(&mut self, _partition: PartitionId, follower: BrokerId, shipment: Shipment) {

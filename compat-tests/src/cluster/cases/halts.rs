@@ -327,6 +327,13 @@ fn fill(cluster: &mut Cluster, journal: &mut Journal, at: i32, batches: usize) -
     Ok(())
 }
 
+/// The remedy speaks of the line of the log that names the file.
+fn names_file(cluster: &mut Cluster, at: i32, folder: &Path) -> Result<()> {
+    let log = cluster.broker(at)?.node.log_from(0);
+    let named = log.lines().any(|line| line.contains("refuses") && line.contains(&*folder.to_string_lossy()));
+    holds("the log names the file", named)
+}
+
 fn by_its_disk(stage: &Stage) -> Result<String> {
     let mut cluster = stage.plan().set("log.segment.bytes", "1048576").start()?;
     cluster.create_placed(1, TOPIC, &[vec![1, 2, 3]])?;
@@ -342,6 +349,7 @@ fn by_its_disk(stage: &Stage) -> Result<String> {
     std::fs::rename(&held, &aside)?;
     fill(&mut cluster, &mut journal, 1, 4)?;
     let row = wait_halted(&mut cluster, 3, 0, "storage")?;
+    names_file(&mut cluster, 3, &held)?;
     told_of(stage, &mut cluster, &row, 1)?;
     append(&mut cluster, &mut journal, &[0], 10)?;
     load.progress(50)?;
@@ -382,6 +390,7 @@ fn by_its_disk(stage: &Stage) -> Result<String> {
     fill(&mut cluster, &mut journal, witness, 4)?;
     let (other, _) = cluster.wait_leader(witness, TOPIC, 0, Some(leader))?;
     let row = wait_halted(&mut cluster, leader, 0, "storage")?;
+    names_file(&mut cluster, leader, &held)?;
     told.push(row["position"].to_string());
     append(&mut cluster, &mut journal, &[0], 10)?;
     load.progress(50)?;

@@ -401,6 +401,8 @@ impl<S: Store> Executor<S> {
             for decision in self.controller.decide(&self.view, self.asked.standings(), share.max(1)) {
                 round.take(decision);
             }
+            let controller = &self.controller;
+            self.asked.keep(|id| controller.is_waiting(id));
         }
         round.controllers = round.decisions.len();
         for mut job in std::mem::take(&mut self.jobs) {

@@ -120,9 +120,16 @@ impl Controller {
                 Some(_) | None => true,
             };
             let whom = if is_due { promotion::to_ask(view, state, unclean) } else { BTreeSet::new() };
-            asked.insert(*id, whom);
+            if !whom.is_empty() {
+                asked.insert(*id, whom);
+            }
         }
         asked
+    }
+
+    /// Whether a partition is yet to be looked at.
+    pub fn is_waiting(&self, id: &PartitionId) -> bool {
+        self.dirty.contains(id)
     }
 
     /// What is to be decided now, at most `limit` decisions. Each partition is looked at once; a lost compare

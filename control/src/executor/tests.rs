@@ -4,7 +4,7 @@ use std::sync::Arc;
 use felix_cluster::invariants::check_view;
 use felix_cluster::promotion::{Standing, StandingsOf};
 use felix_cluster::registration;
-use felix_cluster::state::{Node, NodeState, Pair, Partition, Topic};
+use felix_cluster::state::{Last, Leader, Node, NodeState, Pair, Partition, Topic};
 use felix_cluster::topics::{self, NewTopic};
 use felix_protocol::ids::{BrokerId, Generation, LogId, PartitionId, SessionId, TopicId, Uuid};
 use felix_storage::disk::mem::MemDisk;
@@ -271,7 +271,7 @@ fn brokers_are_asked_once_about_all_partitions_together_and_the_one_furthest_ahe
         let log = LogId(Uuid::from_u128(7));
         let mut partition = Partition::placed([1, 2, 3].map(BrokerId).to_vec());
         partition.eligible = [1, 2, 3].map(|id| Pair { broker: BrokerId(id), log }).into();
-        partition.last = felix_cluster::state::Last::Nobody;
+        partition.last = Last::Nobody;
         let id = TopicId::random();
         let topic = Topic {
             name: "many".to_owned(),
@@ -300,5 +300,47 @@ fn brokers_are_asked_once_about_all_partitions_together_and_the_one_furthest_ahe
         let asked = asked.lock();
         assert_eq!(asked.len(), 1, "all at once");
         assert!(asked[0].values().all(|partitions| partitions.len() == 30) && asked[0].len() == 3);
+    });
+}
+
+#[test]
+fn what_was_not_asked_while_the_leader_lived_is_asked_when_it_is_gone() {
+    block_on(async {
+        let mut executor = entered(Vec::new()).await;
+        let log = LogId(Uuid::from_u128(7));
+        let pair = |id| Pair { broker: BrokerId(id), log };
+        let mut partition = Partition::placed([2, 1, 3].map(BrokerId).to_vec());
+        partition.eligible = [pair(1), pair(3)].into();
+        partition.leader = Some(Leader { broker: BrokerId(2), session: SessionId(1), log: Some(log) });
+        partition.last = Last::Opened { pair: pair(2), generation: partition.generation };
+        let topic = Topic {
+            name: "led".to_owned(),
+            partitions: 1,
+            replication_factor: 3,
+            overrides: Default::default(),
+            assignments: Default::default(),
+        };
+        let id = TopicId::random();
+        let key = Key::Partition(PartitionId { topic: id, index: 0 });
+        let mut decision = Decision::new().put(Key::Topic(id), &topic).put(key, &partition);
+        for broker in [2, 3] {
+            decision = decision.put(Key::Node(BrokerId(broker)), &node(1));
+        }
+        executor.store.inner.commit(&[decision]).await.unwrap();
+        let asked = Arc::default();
+        let ends = [(BrokerId(1), 5), (BrokerId(3), 9)].into();
+        let ends = Ends { log, ends, asked: Arc::clone(&asked) };
+        assert!(executor.published.inquirer().set(Arc::new(ends)).is_ok());
+        executor.watch = None;
+        settle(&mut executor).await;
+        assert!(asked.lock().is_empty(), "its leader lives");
+        let fenced = Node { state: NodeState::Fenced, ..node(1) };
+        let fence = Decision::new().put(Key::Node(BrokerId(2)), &fenced);
+        executor.store.inner.commit(&[fence]).await.unwrap();
+        executor.watch = None;
+        settle(&mut executor).await;
+        let leader = executor.view().partitions().next().unwrap().state.leader.unwrap();
+        assert_eq!(leader.broker, BrokerId(3), "it holds more than the one that comes first");
+        assert_eq!(asked.lock().len(), 1);
     });
 }

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use felix_cluster::promotion::StandingsOf;
+use felix_protocol::ids::PartitionId;
 use felix_protocol::time::MonoTime;
 
 use super::Executor;
@@ -12,7 +13,7 @@ use crate::store::Store;
 /// What was said longer ago is not believed any more.
 const BELIEVED: Duration = Duration::from_secs(1);
 
-/// What brokers said of their copies, of partitions that wait for a decision. Whoever had nothing to say is not asked twice.
+/// What brokers said of their copies, of partitions that wait for a decision. Whoever had nothing to say is not asked twice for the same one.
 #[derive(Default)]
 pub(super) struct Asked {
     standings: StandingsOf,
@@ -22,6 +23,15 @@ pub(super) struct Asked {
 impl Asked {
     pub(super) fn standings(&self) -> &StandingsOf {
         &self.standings
+    }
+
+    /// Keeps what was said of partitions that wait yet. What was said of one that was looked at is about a moment that is over: a copy
+    /// may have lost something by the next.
+    pub(super) fn keep(&mut self, waits: impl Fn(&PartitionId) -> bool) {
+        self.standings.retain(|id, _| waits(id));
+        if self.standings.is_empty() {
+            self.forget();
+        }
     }
 
     fn forget(&mut self) {
@@ -60,8 +70,6 @@ impl<S: Store> Executor<S> {
         self.asked.since = self.asked.since.or(self.sessions.as_ref().map(|sessions| sessions.clock.now()));
         let questions = inquiry::by_broker(&to_ask);
         self.asked.standings.extend(to_ask.into_keys().map(|id| (id, Default::default())));
-        if !questions.is_empty() {
-            self.asked.standings.extend(inquirer.ask(questions, inquiry::PATIENCE).await);
-        }
+        self.asked.standings.extend(inquirer.ask(questions, inquiry::PATIENCE).await);
     }
 }

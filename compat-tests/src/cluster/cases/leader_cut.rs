@@ -109,6 +109,16 @@ fn one_cut(
         })?;
         equal("acks=all", answered(sent, journal, number)?, code::NOT_LEADER_OR_FOLLOWER)?;
         figures += &format!(" gave up after {:.2} s", began.elapsed().as_secs_f64());
+        // A machine that stood still for a moment may have cost it the lease instead, which it has again. Whoever waits is told then, and the
+        // leader gives up when somebody waits again.
+        wait::until("it to give up", AGREE, || {
+            if cluster.partitions(witness, "p")?[index].leader != at {
+                return Ok(Some(()));
+            }
+            let again = send(served(cluster, at)?, journal, "p", -1, number)?;
+            equal("acks=all again", answered(again, journal, number)?, code::NOT_LEADER_OR_FOLLOWER)?;
+            Ok(None)
+        })?;
     } else {
         // Without followers as well it cannot know what they hold.
         let waits = if from == From::Both { Some(send(waiting, journal, "p", -1, number)?) } else { None };

@@ -67,7 +67,7 @@ struct Reconciler {
     seen: Arc<View>,
     session: SessionId,
     held: BTreeMap<PartitionId, Held>,
-    /// Named to lead, but the system did not let us.
+    /// To be opened, which the system did not let us.
     retry: Retries,
     /// Copies that are throttled, and what this broker may send of them.
     throttled: Throttled,

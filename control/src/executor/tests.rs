@@ -249,6 +249,20 @@ struct Ends {
     asked: Arc<Mutex<Vec<Questions>>>,
 }
 
+impl Ends {
+    /// Has them told to whoever asks for that executor, and answers what was asked.
+    fn tell(
+        executor: &Executor<Lossy>,
+        log: LogId,
+        ends: BTreeMap<BrokerId, i64>,
+    ) -> Arc<Mutex<Vec<Questions>>> {
+        let asked = Arc::default();
+        let ends = Ends { log, ends, asked: Arc::clone(&asked) };
+        assert!(executor.published.inquirer().set(Arc::new(ends)).is_ok());
+        asked
+    }
+}
+
 impl Inquirer for Ends {
     fn ask(&self, questions: Questions, _within: Duration) -> Told {
         let mut told = StandingsOf::new();
@@ -289,10 +303,7 @@ fn brokers_are_asked_once_about_all_partitions_together_and_the_one_furthest_ahe
             let key = Key::Partition(PartitionId { topic: id, index });
             executor.store.inner.commit(&[Decision::new().put(key, &partition)]).await.unwrap();
         }
-        let asked = Arc::default();
-        let ends = [(BrokerId(1), 5), (BrokerId(3), 9)].into();
-        let ends = Ends { log, ends, asked: Arc::clone(&asked) };
-        assert!(executor.published.inquirer().set(Arc::new(ends)).is_ok());
+        let asked = Ends::tell(&executor, log, [(BrokerId(1), 5), (BrokerId(3), 9)].into());
         executor.watch = None;
         settle(&mut executor).await;
         let led: Vec<_> = executor.view().partitions().map(|it| it.state.leader.unwrap().broker.0).collect();
@@ -327,10 +338,7 @@ fn what_was_not_asked_while_the_leader_lived_is_asked_when_it_is_gone() {
             decision = decision.put(Key::Node(BrokerId(broker)), &node(1));
         }
         executor.store.inner.commit(&[decision]).await.unwrap();
-        let asked = Arc::default();
-        let ends = [(BrokerId(1), 5), (BrokerId(3), 9)].into();
-        let ends = Ends { log, ends, asked: Arc::clone(&asked) };
-        assert!(executor.published.inquirer().set(Arc::new(ends)).is_ok());
+        let asked = Ends::tell(&executor, log, [(BrokerId(1), 5), (BrokerId(3), 9)].into());
         executor.watch = None;
         settle(&mut executor).await;
         assert!(asked.lock().is_empty(), "its leader lives");

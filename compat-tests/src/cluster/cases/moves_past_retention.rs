@@ -7,7 +7,7 @@ use anyhow::{Context, Result};
 use felix_protocol::ids::{TopicId, Uuid};
 
 use super::partitioned::{ALL, BOTH, OFFSETS, all_in_sync};
-use super::replicated_logs::fill;
+use super::replicated_logs::{fill, moved_start};
 use crate::cluster::Case;
 use crate::cluster::load::Loads;
 use crate::cluster::network::Place;
@@ -138,14 +138,7 @@ fn move_past(
     } else {
         equal("DeleteRecords", to.delete_records(topic, 55)?.0, code::NONE)?;
     }
-    let mut seen = (0, Instant::now());
-    let start = wait::until("the start of the log to move", Duration::from_secs(30), || {
-        let start = to.offset_at(topic, 0, -2)?.offset;
-        if start != seen.0 {
-            seen = (start, Instant::now());
-        }
-        Ok((start > 42 && seen.1.elapsed() > Duration::from_secs(1)).then_some(start))
-    })?;
+    let start = moved_start(&mut to, topic, 42)?;
     append(cluster, 20)?;
     load.go_on()?;
     if away == Away::Stays {

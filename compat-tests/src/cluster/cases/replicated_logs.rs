@@ -182,15 +182,7 @@ fn retention_passed(stage: &Stage) -> Result<String> {
             let (error, _) = to.delete_records(topic, 30)?;
             equal("DeleteRecords", error, code::NONE)?;
         }
-        // Retention may go by steps.
-        let mut seen = (0, Instant::now());
-        let start = wait::until("the start of the log to move", Duration::from_secs(30), || {
-            let start = to.offset_at(topic, 0, -2)?.offset;
-            if start != seen.0 {
-                seen = (start, Instant::now());
-            }
-            Ok((start > 20 && seen.1.elapsed() > Duration::from_secs(1)).then_some(start))
-        })?;
+        let start = moved_start(&mut to, topic, 20)?;
         journal.forget_below(0, start);
         let rebuilt = cluster.sum(&[1, 2], "felix_broker_replication_rebuilds_total")?;
         let began = Instant::now();
@@ -302,4 +294,16 @@ fn large_failover(stage: &Stage) -> Result<String> {
         led.as_secs_f64(),
         level.as_secs_f64()
     ))
+}
+
+/// Waits until the start of a log is past an offset and moves no more, for retention may go by steps; where it is then.
+pub fn moved_start(to: &mut Connection, topic: &str, past: i64) -> Result<i64> {
+    let mut seen = (0, Instant::now());
+    wait::until("the start of the log to move", Duration::from_secs(30), || {
+        let start = to.offset_at(topic, 0, -2)?.offset;
+        if start != seen.0 {
+            seen = (start, Instant::now());
+        }
+        Ok((start > past && seen.1.elapsed() > Duration::from_secs(1)).then_some(start))
+    })
 }

@@ -7,6 +7,7 @@ mod cache;
 mod cluster;
 mod guard;
 mod lossy;
+mod machine;
 mod manifest;
 mod page;
 mod ports;
@@ -107,6 +108,7 @@ fn main() -> ExitCode {
 
 fn run_guarded(args: &Args) -> Result<ExitCode> {
     let guard = Guard::start()?;
+    machine::watch();
     let done = run(args);
     process::kill_all();
     guard.end();
@@ -129,6 +131,8 @@ fn run(args: &Args) -> Result<ExitCode> {
         let parts = run_parts(args, &places, &manifests, &chosen, &results)?;
         let total = |status| parts.iter().map(|part| part.count(status)).sum::<usize>();
         let failed = total(Status::Fail);
+        // Again at the end: whoever has only the last page of a long log needs to see what it was.
+        parts.iter().for_each(PartResult::show_failures);
         println!("{} passed, {failed} failed, {} skipped", total(Status::Pass), total(Status::Skip));
         if failed > 0 {
             code = ExitCode::FAILURE;

@@ -1,10 +1,12 @@
 //! What cases came to, on the screen and in files.
 
 use std::path::Path;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
+
+use crate::machine;
 
 /// How a case ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -86,23 +88,35 @@ impl PartResult {
     }
 
     /// Prints a case's line and keeps it.
+    pub fn push(&mut self, mut result: CaseResult) {
+        if result.status == Status::Fail
+            && let Some(said) = machine::said(Duration::from_millis(result.ms))
+        {
+            result.detail = format!("({said}) {}", result.detail);
+        }
+        self.show(&result, 600);
+        self.cases.push(result);
+    }
+
+    /// Prints what failed once more, at more length.
+    pub fn show_failures(&self) {
+        self.cases.iter().filter(|case| case.status == Status::Fail).for_each(|case| self.show(case, 3_000));
+    }
+
+    /// Prints a case's line with at most so many characters of its detail.
     #[expect(clippy::print_stdout, reason = "the harness reports on stdout")]
-    pub fn push(&mut self, result: CaseResult) {
-        let detail = result.detail.split_whitespace().collect::<Vec<_>>().join(" ");
-        let detail: String = if detail.chars().count() > 600 {
-            detail.chars().take(600).chain("...".chars()).collect()
-        } else {
-            detail
-        };
+    fn show(&self, case: &CaseResult, most: usize) {
+        let detail = case.detail.split_whitespace().collect::<Vec<_>>().join(" ");
+        let cut = if detail.chars().count() > most { "..." } else { "" };
+        let detail: String = detail.chars().take(most).collect();
         let separator = if detail.is_empty() { "" } else { ": " };
         println!(
-            "{} {}/{} ({} ms){separator}{detail}",
-            result.status.word(),
+            "{} {}/{} ({} ms){separator}{detail}{cut}",
+            case.status.word(),
             self.name,
-            result.case,
-            result.ms
+            case.case,
+            case.ms
         );
-        self.cases.push(result);
     }
 
     /// Number of cases with this status.

@@ -420,9 +420,11 @@ proptest! {
     fn every_writer_gets_exactly_one_word(script in prop::collection::vec(moves(), 1..120)) {
         let members = [pair(2, 20), pair(3, 30)];
         let start = key(3, &members[..1], Last::Opened { pair: members[1], generation: generation(4) });
+        // What the store holds.
+        let mut held = start.clone();
         let (mut leader, mut pending) = Leader::<AllRules>::open(tenure(start, 2));
-        let mut reports = Vec::new();
-        let (mut now, mut end, mut revision, mut mark) = (0, 10, 3, 7);
+        let mut reports: Vec<Report> = Vec::new();
+        let (mut now, mut end, mut mark) = (0, 10, 7);
         let mut waiting = std::collections::BTreeMap::new();
         let mut tickets = 0;
         let mut opened = false;
@@ -487,9 +489,11 @@ proptest! {
                     let Some(report) = reports.get(usize::from(choice) % reports.len().max(1)) else { continue };
                     let number = report.number;
                     let answer = match choice % 3 {
-                        0 if report.revision == Revision(revision) => {
-                            revision += 1;
-                            ReportAnswer::Landed(Revision(revision))
+                        0 if report.revision == held.revision => {
+                            held.revision.0 += 1;
+                            held.eligible = report.eligible.clone();
+                            held.last = report.last;
+                            ReportAnswer::Landed(held.revision)
                         }
                         1 => ReportAnswer::Unknown,
                         _ => continue,
@@ -497,13 +501,17 @@ proptest! {
                     Event::ReportAnswered { number, answer }
                 }
                 Move::Read(choice) => Event::KeyRead {
-                    key: match choice % 3 {
+                    key: match choice % 4 {
                         0 => None,
-                        1 => {
-                            revision += 1;
-                            Some(key(revision, &members, Last::Declined))
+                        // Somebody else wrote: never a set with more members, as only who leads may vouch for one.
+                        written @ (1 | 2) => {
+                            held.revision.0 += 1;
+                            if written == 2 {
+                                held.eligible.remove(&members[0]);
+                            }
+                            Some(held.clone())
                         }
-                        _ => Some(leader.core().eligible.known().clone()),
+                        _ => Some(held.clone()),
                     },
                 },
                 Move::Confirm(who, back) => {

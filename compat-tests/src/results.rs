@@ -90,9 +90,10 @@ impl PartResult {
     /// Prints a case's line and keeps it.
     pub fn push(&mut self, mut result: CaseResult) {
         if result.status == Status::Fail
-            && let Some(said) = machine::said(Duration::from_millis(result.ms))
+            && let Some(pause) = machine::stood_still(Duration::from_millis(result.ms))
         {
-            result.detail = format!("({said}) {}", result.detail);
+            let pause = pause.as_secs_f64();
+            result.detail = format!("(the machine stood still for {pause:.2} s meanwhile) {}", result.detail);
         }
         self.show(&result, 600);
         self.cases.push(result);

@@ -19,7 +19,7 @@ const READY: Duration = Duration::from_secs(30);
 /// How long it may take to stop.
 const STOP: Duration = Duration::from_secs(30);
 /// The patience of connections and pages.
-const PATIENCE: Duration = Duration::from_secs(10);
+const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Where it listens for other brokers, in a namespace of its own.
 pub const INTERNAL_PORT: u16 = 9192;

@@ -18,7 +18,7 @@ use crate::raw::ask::code;
 use crate::results::Status;
 
 /// How long a tool may take, the start of a JVM included.
-const TOOL: Duration = Duration::from_secs(40);
+const TOOL: Duration = Duration::from_secs(120);
 /// Kafka's tools that were run, so that each has a log of its own.
 static TOOLS: AtomicU32 = AtomicU32::new(0);
 

@@ -6,6 +6,7 @@ use std::fmt::Debug;
 use anyhow::{Context, Result, bail, ensure};
 
 use super::plan::{AGREE, Cluster};
+use crate::raw::ask::code;
 use crate::raw::ask::records::{Fetch, Want};
 use crate::raw::ask::topics::PartitionSeen;
 use crate::raw::batch::Batch;
@@ -13,8 +14,17 @@ use crate::raw::conn::{Connection, key};
 use crate::raw::stage::time;
 use crate::wait;
 
+/// What a broker says that goes by without anybody's doing: on a machine that stands still for as long as a lease every leader loses its
+/// lease for a moment, and a follower that was slow may be out of the set.
+const PASSING: [i16; 4] = [
+    code::NOT_LEADER_OR_FOLLOWER,
+    code::REQUEST_TIMED_OUT,
+    code::NOT_ENOUGH_REPLICAS,
+    code::NOT_ENOUGH_REPLICAS_AFTER_APPEND,
+];
+
 impl Cluster {
-    /// Asks every broker the same until all answers are equal.
+    /// Asks every broker the same until all answers are equal. Who cannot say it yet is asked again.
     pub fn agreed<T: PartialEq + Debug>(
         &self,
         what: &str,
@@ -23,7 +33,13 @@ impl Cluster {
         let mut last = String::new();
         let agreed = wait::until(&format!("all brokers to agree on {what}"), AGREE, || {
             let ask_one = |broker: &super::broker::Broker| ask(&mut broker.connect()?);
-            let answers: Vec<T> = self.brokers().map(ask_one).collect::<Result<_>>()?;
+            let answers: Vec<T> = match self.brokers().map(ask_one).collect::<Result<_>>() {
+                Ok(answers) => answers,
+                Err(error) => {
+                    last = format!("{error:#}");
+                    return Ok(None);
+                }
+            };
             let mut answers = answers.into_iter();
             let first = answers.next().context("no broker")?;
             match answers.find(|answer| *answer != first) {
@@ -86,12 +102,14 @@ impl Cluster {
         waited.context(last)
     }
 
-    /// Which partitions of a topic a broker leads, as it says itself.
+    /// Which partitions of a topic a broker leads, as it says itself: some.
     pub fn led_by(&mut self, at: i32, topic: &str) -> Result<Vec<i32>> {
-        let partitions = self.partitions(at, topic)?;
-        let numbers = (0..).zip(&partitions).filter(|(_, partition)| partition.leader == at);
-        let numbers: Vec<i32> = numbers.map(|(number, _)| number).collect();
-        if numbers.is_empty() { bail!("broker {at} leads nothing of {topic}") } else { Ok(numbers) }
+        wait::until(&format!("broker {at} to lead something of {topic}"), AGREE, || {
+            let partitions = self.partitions(at, topic)?;
+            let numbers = (0..).zip(&partitions).filter(|(_, partition)| partition.leader == at);
+            let numbers: Vec<i32> = numbers.map(|(number, _)| number).collect();
+            Ok((!numbers.is_empty()).then_some(numbers))
+        })
     }
 
     /// Waits until all others say that these partitions have no leader.
@@ -171,12 +189,20 @@ impl Journal {
         Ok(produced.error)
     }
 
-    /// Appends a record that must be acknowledged.
+    /// Appends a record that must be acknowledged by this broker, in the end: what was refused may be in the log all the same, so that
+    /// the next one has another value.
     pub fn append(&mut self, to: &mut Connection, partition: i32) -> Result<()> {
-        match self.try_append(to, partition)? {
-            0 => Ok(()),
-            error => bail!("appending to {}/{partition}: error {error}", self.topic),
-        }
+        let mut last = 0;
+        let what = format!("an acknowledgement of {}/{partition} by one broker", self.topic);
+        let done = wait::until(&what, AGREE, || {
+            last = self.try_append(to, partition)?;
+            match last {
+                0 => Ok(Some(())),
+                passing if PASSING.contains(&passing) => Ok(None),
+                error => bail!("appending to {}/{partition}: error {error}", self.topic),
+            }
+        });
+        done.with_context(|| format!("error {last}"))
     }
 
     /// Appends a record that must be acknowledged in the end, to whoever leads; after a timeout nobody knows whether it is there, so
@@ -191,7 +217,8 @@ impl Journal {
             let Ok(mut to) = cluster.broker(leader).and_then(|broker| broker.connect()) else {
                 return Ok(None);
             };
-            last = self.try_append(&mut to, partition)?;
+            // A connection that breaks says as much as a timeout.
+            last = self.try_append(&mut to, partition).unwrap_or(code::REQUEST_TIMED_OUT);
             Ok((last == 0).then_some(()))
         });
         done.with_context(|| format!("error {last}"))
@@ -219,48 +246,91 @@ impl Journal {
         self.check_as_seen_by(cluster, ids[0])
     }
 
-    /// The same by the leaders that a broker knows of.
+    /// The same by the leaders that a broker knows of. One that cannot be asked now, or that has not heard yet how far its log is
+    /// acknowledged, is asked again; what is there must be right at once.
     pub fn check_as_seen_by(&self, cluster: &mut Cluster, at: i32) -> Result<()> {
-        let partitions = cluster.partitions(at, &self.topic)?;
-        for (number, partition) in (0..).zip(&partitions) {
-            let stored = stored(&mut cluster.broker(partition.leader)?.connect()?, &self.topic, number)?;
-            for pair in stored.windows(2) {
-                ensure!(pair[0].1 <= pair[1].1, "the epoch falls in {}/{number}: {pair:?}", self.topic);
-            }
-            let found: BTreeMap<i64, &String> =
-                stored.iter().map(|(offset, _, value)| (*offset, value)).collect();
-            for ((_, offset), value) in self.acknowledged.range((number, 0)..=(number, i64::MAX)) {
-                let there = found.get(offset);
-                let start = |value: &str| value.chars().take(40).collect::<String>();
-                ensure!(
-                    there == Some(&value),
-                    "{} was acknowledged at {}/{number}/{offset}: there is {:?}, and the end is {:?}, led by {} at {}",
-                    start(value),
-                    self.topic,
-                    there.map(|there| start(there)),
-                    found.last_key_value().map(|(last, _)| last + 1),
-                    partition.leader,
-                    partition.epoch
-                );
-            }
+        let partitions = i32::try_from(cluster.partitions(at, &self.topic)?.len())?;
+        let beyond = self.acknowledged.keys().find(|(number, _)| *number >= partitions);
+        ensure!(beyond.is_none(), "{}/{beyond:?} of {partitions} partitions", self.topic);
+        for number in 0..partitions {
+            let mut last = String::new();
+            let what = format!("all that was acknowledged of {}/{number} to be read", self.topic);
+            let checked = wait::until(&what, AGREE, || {
+                let seen = cluster.partitions(at, &self.topic)?;
+                let leader = seen.get(usize::try_from(number)?).map_or(-1, |seen| seen.leader);
+                let told = format!("led by {leader}");
+                let Some(mut to) = cluster.broker(leader).ok().and_then(|broker| broker.connect().ok()) else {
+                    last = told;
+                    return Ok(None);
+                };
+                match read_through(&mut to, &self.topic, number)? {
+                    Ok(all) => {
+                        let end = all.last().map_or(0, |(offset, ..)| offset + 1);
+                        let wanted = self.acknowledged.range((number, end)..=(number, i64::MAX)).next();
+                        last = format!("{told}: the end is {end}, and there is not {wanted:?}");
+                        self.compare(number, &all).context(told)?;
+                        Ok(wanted.is_none().then_some(()))
+                    }
+                    Err(error) => {
+                        last = format!("{told}: error {error}");
+                        Ok(None)
+                    }
+                }
+            });
+            checked.context(last)?;
+        }
+        Ok(())
+    }
+
+    /// What is there of a partition is what was acknowledged, as far as it goes.
+    fn compare(&self, number: i32, all: &[Stored]) -> Result<()> {
+        for pair in all.windows(2) {
+            ensure!(pair[0].1 <= pair[1].1, "the epoch falls in {}/{number}: {pair:?}", self.topic);
+        }
+        let found: BTreeMap<i64, &String> = all.iter().map(|(offset, _, value)| (*offset, value)).collect();
+        let end = found.last_key_value().map_or(0, |(last, _)| last + 1);
+        for ((_, offset), value) in self.acknowledged.range((number, 0)..(number, end)) {
+            let there = found.get(offset);
+            let start = |value: &str| value.chars().take(40).collect::<String>();
+            ensure!(
+                there == Some(&value),
+                "{} was acknowledged at {}/{number}/{offset}: there is {:?}, and the end is {end}",
+                start(value),
+                self.topic,
+                there.map(|there| start(there)),
+            );
         }
         Ok(())
     }
 }
 
-/// All of a partition.
+/// All of a partition, from a broker that leads it; one that does not say so now is asked again.
 pub fn stored(to: &mut Connection, topic: &str, partition: i32) -> Result<Vec<Stored>> {
+    let mut last = 0;
+    let read = wait::until(&format!("all of {topic}/{partition} to be read"), AGREE, || {
+        let read = read_through(to, topic, partition)?;
+        Ok(read.map_err(|error| last = error).ok())
+    });
+    read.with_context(|| format!("error {last}"))
+}
+
+/// All of a partition, or the first error code on the way.
+fn read_through(to: &mut Connection, topic: &str, partition: i32) -> Result<Result<Vec<Stored>, i16>> {
     let mut all = Vec::new();
     let start = to.offset_at(topic, partition, -2)?;
-    ensure!(start.error == 0, "the start of {topic}/{partition}: error {}", start.error);
+    if start.error != 0 {
+        return Ok(Err(start.error));
+    }
     let mut next = start.offset;
     loop {
         let want = Want { partition, ..Want::of(topic, next) };
         let fetched = to.fetch(&Fetch::now(vec![want]))?;
         let got = fetched.only()?;
-        ensure!(got.error == 0, "fetching {topic}/{partition} at {next}: error {}", got.error);
+        if got.error != 0 {
+            return Ok(Err(got.error));
+        }
         let batches = got.batches()?;
-        let Some(last) = batches.last() else { return Ok(all) };
+        let Some(last) = batches.last() else { return Ok(Ok(all)) };
         next = last.next();
         for batch in &batches {
             let values = Batch::values(std::slice::from_ref(batch));

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use anyhow::{Context, Result, bail};
 
+use super::code;
 use super::topics::PartitionSeen;
 use crate::raw::conn::{Connection, key};
 use crate::raw::wire::{R, W};
@@ -123,7 +124,8 @@ impl Connection {
             })?;
             topic.i32()?;
             topic.tags()?;
-            if error != 0 {
+            // A topic of which no partition is known yet.
+            if error != 0 && error != code::LEADER_NOT_AVAILABLE {
                 bail!("{name:?}: error {error}");
             }
             partitions.sort_by_key(|(index, _)| *index);

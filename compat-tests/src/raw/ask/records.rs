@@ -1,11 +1,15 @@
 //! Produce, Fetch, ListOffsets and what else concerns records.
 
+use std::time::Duration;
+
 use anyhow::{Context, Result, bail};
 
+use crate::raw::ask::code;
 use crate::raw::batch::Batch;
 use crate::raw::conn::{Connection, key};
 use crate::raw::expect::holds;
 use crate::raw::wire::{R, W};
+use crate::wait;
 
 /// The bit of control batches.
 const CONTROL: i16 = 1 << 5;
@@ -237,13 +241,16 @@ impl Connection {
         self.produce_bytes(topic, 0, &batch.encode()?)
     }
 
-    /// Produces a batch and fails unless it is taken; its base offset.
+    /// Produces a batch that must be taken; its base offset. A leader that has no lease at the moment is asked again.
     pub fn append(&mut self, topic: &str, batch: &Batch) -> Result<i64> {
-        let produced = self.produce(topic, batch)?;
-        if produced.error != 0 {
-            bail!("producing to {topic}: error {}", produced.error);
-        }
-        Ok(produced.base_offset)
+        wait::until(&format!("a batch to be taken by {topic}"), Duration::from_secs(20), || {
+            let produced = self.produce(topic, batch)?;
+            match produced.error {
+                code::NONE => Ok(Some(produced.base_offset)),
+                code::NOT_LEADER_OR_FOLLOWER => Ok(None),
+                error => bail!("producing to {topic}: error {error}"),
+            }
+        })
     }
 
     /// Fetches.
@@ -351,7 +358,7 @@ impl Connection {
     /// A producer id with its epoch.
     pub fn producer_id(&mut self) -> Result<(i64, i16)> {
         let body = W::new().nstr(None).i32(60_000);
-        crate::wait::until("a producer id", std::time::Duration::from_secs(20), || {
+        wait::until("a producer id", Duration::from_secs(20), || {
             let mut answer = self.call(key::INIT_PRODUCER_ID, 1, &body)?;
             answer.i32()?;
             let (error, id, epoch) = (answer.i16()?, answer.i64()?, answer.i16()?);

@@ -259,7 +259,8 @@ impl Journal {
                 let seen = cluster.partitions(at, &self.topic)?;
                 let leader = seen.get(usize::try_from(number)?).map_or(-1, |seen| seen.leader);
                 let told = format!("led by {leader}");
-                let Some(mut to) = cluster.broker(leader).ok().and_then(|broker| broker.connect().ok()) else {
+                let Some(mut to) = cluster.broker(leader).ok().and_then(|broker| broker.connect().ok())
+                else {
                     last = told;
                     return Ok(None);
                 };

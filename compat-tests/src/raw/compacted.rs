@@ -58,12 +58,12 @@ impl Writer {
     /// The next batch begins a new segment.
     pub fn close_segment(&mut self) {
         self.time += SEGMENT_MS + 1;
+        self.closed = self.written.len();
     }
 
     /// Closes the segment and begins the next one, which no compaction looks at, with a key of its own.
     pub fn close(&mut self, to: &mut Connection) -> Result<()> {
         self.close_segment();
-        self.closed = self.written.len();
         self.send(to, 0, &[("last", Some("one"))])
     }
 

@@ -14,7 +14,7 @@ use crate::raw::ask::cluster::PartitionDescribed;
 use crate::wait;
 
 /// How long a copy may take to be filled and to get into the set of those that may lead: it waits for longer each time it flaps.
-const IN_SYNC: Duration = Duration::from_secs(200);
+pub const IN_SYNC: Duration = Duration::from_secs(200);
 /// How long looking through all data may take for each broker.
 const VERIFY: Duration = Duration::from_secs(60);
 

@@ -192,10 +192,15 @@ impl Journal {
     /// Appends a record that must be acknowledged by this broker, in the end: what was refused may be in the log all the same, so that
     /// the next one has another value.
     pub fn append(&mut self, to: &mut Connection, partition: i32) -> Result<()> {
+        self.append_filled(to, partition, "")
+    }
+
+    /// The same with something behind the value that makes it as long as is wanted.
+    pub fn append_filled(&mut self, to: &mut Connection, partition: i32, filler: &str) -> Result<()> {
         let mut last = 0;
         let what = format!("an acknowledgement of {}/{partition} by one broker", self.topic);
         let done = wait::until(&what, AGREE, || {
-            last = self.try_append(to, partition)?;
+            last = self.try_append_filled(to, partition, filler)?;
             match last {
                 0 => Ok(Some(())),
                 passing if PASSING.contains(&passing) => Ok(None),

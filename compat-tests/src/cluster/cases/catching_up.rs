@@ -228,16 +228,25 @@ fn fill_one(to: SocketAddrV4, topic: &str, partition: i32, bytes: usize) -> Resu
     let mut to = Connection::open(to, Duration::from_secs(60))?;
     let count = bytes.div_ceil(batch.len());
     let mut under_way = std::collections::VecDeque::new();
-    for at in 0..count + WINDOW {
+    let (mut at, mut refused) = (0, 0);
+    while at < count + refused + WINDOW {
         if at >= WINDOW
             && let Some(correlation) = under_way.pop_front()
         {
             let produced = Connection::read_produced(to.receive_for(correlation, key::PRODUCE, 8)?)?;
-            equal(&format!("filling {topic}/{partition}"), produced.error, code::NONE)?;
+            // What counts is bytes: those that a leader without its lease refuses are sent once more.
+            let again = [code::NOT_LEADER_OR_FOLLOWER, code::REQUEST_TIMED_OUT];
+            if again.contains(&produced.error) {
+                refused += 1;
+            } else {
+                equal(&format!("filling {topic}/{partition}"), produced.error, code::NONE)?;
+            }
+            holds(&format!("{refused} of {count} batches refused"), refused <= count)?;
         }
-        if at < count {
+        if at < count + refused {
             under_way.push_back(to.send(key::PRODUCE, 8, &body)?);
         }
+        at += 1;
     }
     Ok(count * batch.len())
 }

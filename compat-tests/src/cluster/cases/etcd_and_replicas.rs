@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
 
-use super::cuts::{sessions_kept, until_refused};
+use super::cuts::until_refused;
 use super::partitioned::{ALL, OFFSETS, all_in_sync, finish, served, under_load};
 use super::store::another_leads;
 use crate::cluster::Case;
@@ -69,7 +69,6 @@ fn etcd_leader_stalled(stage: &Stage) -> Result<String> {
     }
     cluster.wait_alive(&ALL)?;
     all_in_sync(&mut cluster, &["p", "t", "j", OFFSETS])?;
-    sessions_kept(&cluster)?;
     let rest = finish(stage, cluster, load, &journal)?;
     Ok(format!("longest stalls of a partition {}; {rest}", shown(&stalls)))
 }

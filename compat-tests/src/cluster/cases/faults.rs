@@ -243,14 +243,27 @@ fn shorten(data: &Path) -> Result<u64> {
 fn append_large(cluster: &mut Cluster, journal: &mut Journal, at: i32, count: usize) -> Result<()> {
     let (leader, _) = cluster.wait_leader(at, "t", 0, None)?;
     let mut to = served(cluster, leader)?;
-    for _ in 0..count {
-        let value = format!("{} {}", journal.value(), "x".repeat(4_000));
-        let body = Connection::produce_body(-1, "t", 0, &Journal::encoded(&value)?);
-        let produced = Connection::read_produced(to.call(key::PRODUCE, 8, &body)?)?;
-        equal("appending", produced.error, code::NONE)?;
-        journal.note(0, produced.base_offset, value)?;
+    (0..count).try_for_each(|_| journal.append_filled(&mut to, 0, &"x".repeat(4_000)))
+}
+
+/// How often a follower is killed anew because another one was not in the set at that instant.
+const MOST_KILLS: usize = 10;
+
+/// Kills a follower while another one is in the set of those that may lead, and stays in it: nothing is written any more, and the set
+/// does not shrink to nobody.
+fn kill_beside(cluster: &mut Cluster, leader: i32, follower: i32, whole: i32) -> Result<()> {
+    for _ in 0..MOST_KILLS {
+        // On a busy machine the one that stays whole may have been dropped as slow; then what is cut would be the only other copy.
+        all_in_sync(cluster, &["t"])?;
+        cluster.broker(follower)?.kill();
+        let seen = cluster.described(leader, "t")?;
+        if seen.first().is_some_and(|seen| seen.isr.contains(&whole)) {
+            return Ok(());
+        }
+        cluster.broker(follower)?.start()?;
+        cluster.wait_alive(&ALL)?;
     }
-    Ok(())
+    bail!("{whole} does not stay in the set of {leader}")
 }
 
 fn cut_short(stage: &Stage) -> Result<String> {
@@ -263,9 +276,7 @@ fn cut_short(stage: &Stage) -> Result<String> {
         append_large(&mut cluster, &mut journal, leader, 40)?;
         let follower = leader % 3 + 1;
         let whole = follower % 3 + 1;
-        // On a busy machine the one that stays whole may have been dropped as slow; then what is cut would be the only other copy.
-        all_in_sync(&mut cluster, &["t"])?;
-        cluster.broker(follower)?.kill();
+        kill_beside(&mut cluster, leader, follower, whole)?;
         shorten(cluster.broker(follower)?.data_dir())?;
         cluster.broker(follower)?.spawn()?;
         cluster.broker(leader)?.kill();
@@ -400,7 +411,9 @@ fn away_while_changed(stage: &Stage) -> Result<String> {
     let (now, _) = cluster.wait_leader(away, "again", 0, Some(leader))?;
     cluster.wait_serves(now, "again", &[0])?;
     let all = stored(&mut served(&mut cluster, now)?, "again", 0)?;
-    equal("records of the new topic", all.len(), 5)?;
+    // One that was refused after its append may be there as well.
+    let new = all.iter().all(|(_, _, value)| value.starts_with("record "));
+    holds(&format!("records of the new topic: {all:?}"), new && all.len() >= 5)?;
     journal.check_as_seen_by(&mut cluster, away)?;
     cluster.broker(leader)?.start()?;
     for topic in ["trimmed", "again"] {
@@ -422,12 +435,17 @@ fn stalled(stage: &Stage) -> Result<String> {
     let follower = leader % 3 + 1;
     cluster.broker(follower)?.pause()?;
     let value = "x".repeat(100_000);
-    let flood = u64::try_from(stage.rounds(200, 2_000))?;
+    let flood = stage.rounds(200, 2_000);
+    let mut end = 0;
     for number in 0..flood {
-        let value = format!("{number} {value}");
-        let body = Connection::produce_body(1, "t", 0, &Journal::encoded(&value)?);
-        let produced = Connection::read_produced(to.call(key::PRODUCE, 8, &body)?)?;
-        equal("acks=1", (produced.error, produced.base_offset), (code::NONE, i64::try_from(number)?))?;
+        let body = Connection::produce_body(1, "t", 0, &Journal::encoded(&format!("{number} {value}"))?);
+        let offset = wait::until("acks=1 to be answered", AGREE, || {
+            let produced = Connection::read_produced(to.call(key::PRODUCE, 8, &body)?)?;
+            one_of("acks=1", produced.error, &[code::NONE, code::NOT_LEADER_OR_FOLLOWER])?;
+            Ok((produced.error == code::NONE).then_some(produced.base_offset))
+        })?;
+        holds(&format!("{offset} after {end}"), offset >= end)?;
+        end = offset + 1;
     }
     let data = cluster.broker(leader)?.data_dir().to_path_buf();
     let kept = || -> Result<u64> {
@@ -437,9 +455,10 @@ fn stalled(stage: &Stage) -> Result<String> {
         Ok((kept()? <= 6 * MIB).then_some(()))
     })?;
     let there = stored(&mut to, "t", 0)?;
-    let start = to.offset_at("t", 0, -2)?.offset;
+    // Retention may go on, and pass what was read.
     let offsets: Vec<i64> = there.iter().map(|(offset, ..)| *offset).collect();
-    equal("what is left has no gaps", offsets, (start..i64::try_from(flood)?).collect())?;
+    let start = offsets.first().copied().unwrap_or_default();
+    equal("what is left has no gaps", offsets, (start..end).collect())?;
     holds("old records are gone", start > 0)?;
     let back = resumed(&mut cluster, follower)?;
     cluster.all_run()?;

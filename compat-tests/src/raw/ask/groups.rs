@@ -42,6 +42,12 @@ impl Join {
         }
     }
 
+    /// The same with a session that outlasts whatever else a case does meanwhile.
+    pub fn patient(mut self) -> Self {
+        self.session = 300_000;
+        self
+    }
+
     /// The same with a member id.
     pub fn member(mut self, member: &str) -> Self {
         self.member = member.to_owned();

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 
 use crate::cluster::Case;
 use crate::cluster::network::Place;
@@ -160,8 +160,21 @@ fn unclean_election(stage: &Stage) -> Result<String> {
     Ok(format!("{losses} losses counted"))
 }
 
-/// Broker 1 leads with 2 and 3 behind it, each of which is stopped at another record; then it is lost.
+/// What a broker says that carries out an election when a candidate does not answer within a quarter of a second.
+const SILENT: &str = "a candidate for leadership is not heard of";
+
+/// On a busy machine broker 2 may be late with its word, and ranks last then, by right: that says nothing, and is tried again.
 fn furthest(stage: &Stage) -> Result<String> {
+    for _ in 0..3 {
+        if let Some(told) = furthest_once(stage)? {
+            return Ok(told);
+        }
+    }
+    bail!("the candidate that reaches furthest was not heard of three times")
+}
+
+/// Broker 1 leads with 2 and 3 behind it, each of which is stopped at another record; then it is lost. Nothing if broker 2 was not heard of.
+fn furthest_once(stage: &Stage) -> Result<Option<String>> {
     let mut cluster = stage.plan().brokers(4).start()?;
     let mut to = cluster.broker(1)?.connect()?;
     equal("creating", to.create_on("t", 1, 1, &[vec![1, 3, 2]])?.0, 0)?;
@@ -178,7 +191,10 @@ fn furthest(stage: &Stage) -> Result<String> {
         })?;
         journal.append(&mut to, 0)?;
     }
-    let end = i64::try_from(journal.len())?;
+    // What was refused may be there as well.
+    let end = to.offset_at("t", 0, -1)?;
+    equal("asking for the end", end.error, 0)?;
+    let end = end.offset;
     cluster.broker(1)?.kill();
     cluster.broker(1)?.wipe()?;
     for id in [2, 3] {
@@ -189,8 +205,13 @@ fn furthest(stage: &Stage) -> Result<String> {
     let asked = cluster.broker(4)?.told().to_string();
     let words =
         ["--bootstrap-server", &asked, "--election-type", "unclean", "--topic", "t", "--partition", "0"];
+    let before = cluster.broker(4)?.node.log_len();
     let (status, output) = stage.tool("org.apache.kafka.tools.LeaderElectionCommand", &words)?;
     holds(&output, status.success() && output.contains("Successfully completed"))?;
+    let said = cluster.broker(4)?.node.log_from(before);
+    if said.lines().any(|line| line.contains(SILENT) && line.contains("broker=2")) {
+        return Ok(None);
+    }
     equal("who leads", cluster.partitions(4, "t")?[0].leader, 2)?;
     // With min.insync.replicas=1 it needs nobody, and broker 3 comes up to it.
     cluster.wait_serves(2, "t", &[0])?;
@@ -200,7 +221,7 @@ fn furthest(stage: &Stage) -> Result<String> {
     wait::until("broker 3 to be in sync", AGREE, || {
         Ok((cluster.broker(4)?.connect()?.describe_partitions("t")?[0].isr == [3, 2]).then_some(()))
     })?;
-    Ok(format!("{kept} of {end} records are kept"))
+    Ok(Some(format!("{kept} of {end} records are kept")))
 }
 
 fn unregister(stage: &Stage) -> Result<String> {

@@ -42,6 +42,8 @@ pub const CASES: &[Case] = &[
 const ALL: [i32; 3] = [1, 2, 3];
 const TAIL_LENGTHS: [usize; 2] = [3, 3_000];
 const MIB: usize = 1 << 20;
+/// How long a large batch may take: a copy that flaps is let in again a minute later.
+const FILL: Duration = Duration::from_secs(90);
 
 fn place(first: i32) -> Vec<i32> {
     (0..3).map(|at| (first - 1 + at) % 3 + 1).collect()
@@ -199,6 +201,8 @@ fn retention_passed(stage: &Stage) -> Result<String> {
             journal.append_to_leader(&mut cluster, 1, 0)?;
         }
         cluster.tell_marks(1, topic)?;
+        // Whoever was late for a moment was dropped, and would not lead. Nothing is written from here on, so nobody is dropped again.
+        cluster.wait_in_sync(1, topic, &ALL)?;
         for gone in [1, 2] {
             cluster.broker(gone)?.kill();
         }
@@ -221,13 +225,22 @@ fn retention_passed(stage: &Stage) -> Result<String> {
     Ok(format!("{}; {compared}", told.join("; ")))
 }
 
-/// Appends so many batches of almost 1 MiB with acks=all.
+/// Appends so many batches of almost 1 MiB with acks=all, or more: a follower that is too slow for them is dropped, and where that leaves
+/// too few, the batch is sent again until it is back.
 pub fn fill(cluster: &mut Cluster, topic: &str, batches: usize) -> Result<()> {
+    const TOO_FEW: [i16; 2] = [code::NOT_ENOUGH_REPLICAS, code::NOT_ENOUGH_REPLICAS_AFTER_APPEND];
+    let value = "x".repeat(MIB - 1_000);
     let (leader, _) = cluster.wait_leader(1, topic, 0, None)?;
     let mut to = cluster.broker(leader)?.connect()?;
-    let value = "x".repeat(MIB - 1_000);
     for _ in 0..batches {
-        to.append(topic, &Batch::of(&[&value], time()))?;
+        wait::until("a large batch to be taken", FILL, || {
+            let produced = to.produce(topic, &Batch::of(&[&value], time()))?;
+            if TOO_FEW.contains(&produced.error) {
+                return Ok(None);
+            }
+            equal("appending a large batch", produced.error, code::NONE)?;
+            Ok(Some(()))
+        })?;
     }
     Ok(())
 }

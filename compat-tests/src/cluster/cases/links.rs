@@ -10,7 +10,6 @@ use crate::cluster::load::Loads;
 use crate::cluster::plan::{AGREE, Cluster};
 use crate::cluster::proxy::Direction;
 use crate::cluster::stage::{Stage, shown, timed};
-use crate::raw::expect::holds;
 use crate::wait;
 
 pub const CASES: &[Case] = &[Case {
@@ -88,10 +87,15 @@ fn bad_links_once(stage: &Stage, measured: &mut Measured) -> Result<()> {
     wait_left_behind(&mut cluster)?;
     load.go_on()?;
     measured.stalls.push(load.longest_stall()?);
-    load.measure()?;
-    load.progress(300)?;
-    let stall = load.longest_stall()?;
-    holds(&format!("nobody waits for it any more: {stall:?}"), stall < delay * 2)?;
+    // A busy machine may stall them once. If anybody still waited for broker 3, every look would show it.
+    let mut stall = Duration::MAX;
+    let short = wait::until("nobody to wait for it any more", Duration::from_secs(60), || {
+        load.measure()?;
+        load.progress(300)?;
+        stall = load.longest_stall()?;
+        Ok((stall < delay * 2).then_some(()))
+    });
+    short.with_context(|| format!("{stall:?}"))?;
     measured.stalls.push(stall);
     for direction in [Direction::There, Direction::Back] {
         cluster.way_between(3)?.delay(direction, Duration::ZERO);

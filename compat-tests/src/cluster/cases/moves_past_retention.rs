@@ -38,8 +38,8 @@ enum Away {
 
 const BROKERS: [i32; 4] = [1, 2, 3, 4];
 const TARGET: [i32; 3] = [1, 2, 4];
-/// How long a move may take on a loaded machine.
-const MOVED: Duration = Duration::from_secs(60);
+/// How long a move may take on a loaded machine; copies that flap wait for up to a minute.
+const MOVED: Duration = Duration::from_secs(180);
 const RATE: &str = "leader.replication.throttled.rate";
 const THROTTLED: &str = "leader.replication.throttled.replicas";
 

@@ -68,6 +68,8 @@ pub fn prepare(cache: &Cache, manifests: &Manifests) -> Result<Built> {
     let (etcd, _) = build("etcd-3.6")?;
     let (rdkafka, _) = build("rdkafka")?;
     let (java, java_client) = build("java-4")?;
+    // Some cases run its program; what has to be built for that is not to be waited for inside them.
+    build("franz-go")?;
     Ok(Built {
         etcd: etcd.join("etcd"),
         rdkafka: rdkafka.join("target/release/program"),

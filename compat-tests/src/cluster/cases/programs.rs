@@ -4,11 +4,12 @@ use anyhow::{Context, Result, bail};
 
 use super::partitioned::{ALL, all_in_sync, served};
 use crate::cluster::Case;
-use crate::cluster::plan::Cluster;
+use crate::cluster::plan::{AGREE, Cluster};
 use crate::cluster::stage::Stage;
 use crate::program::{Answer, Ask, Host};
 use crate::raw::compacted::{self, Writer};
 use crate::raw::expect::{equal, holds};
+use crate::wait;
 
 pub const CASES: &[Case] = &[
     Case {
@@ -51,7 +52,10 @@ impl Host for LosesAnswers<'_> {
         match ask {
             Ask::Lossy => {
                 // Clients make their topics with one replica.
-                if cluster.described(1, &self.topic)?.iter().any(|one| one.replicas.len() < 3) {
+                let described = wait::until("the client's topic to be known", AGREE, || {
+                    Ok(cluster.described(1, &self.topic).ok().filter(|all| !all.is_empty()))
+                })?;
+                if described.iter().any(|one| one.replicas.len() < 3) {
                     cluster.broker(1)?.connect()?.reassign(&self.topic, 1, Some(&ALL))?;
                     cluster.wait_in_sync(1, &self.topic, &ALL)?;
                 }

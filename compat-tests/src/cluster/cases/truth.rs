@@ -1,11 +1,10 @@
 //! What Kafka's own tools say of replicas that fall behind, are gone and come back, asked of another broker.
 
-use std::time::Duration;
-
 use anyhow::{Context, Result};
 
 use crate::cluster::Case;
 use crate::cluster::plan::{AGREE, Cluster};
+use crate::cluster::replicas::IN_SYNC;
 use crate::cluster::stage::Stage;
 use crate::cluster::topics::Journal;
 use crate::raw::expect::{equal, holds};
@@ -115,8 +114,6 @@ fn wait_isr(cluster: &mut Cluster, topic: &str, isr: &[i32]) -> Result<()> {
 
 /// Records that the follower lacks when it comes back, at least: what was refused may be there as well.
 const LACKED: i64 = 40;
-/// How long a copy may take to be in sync: it waits for longer each time it flaps.
-const IN_SYNC: Duration = Duration::from_secs(200);
 
 /// Waits until what a tool says is that. On a busy machine a follower may be late for a moment, and be out of the set until it is back.
 fn told<T: PartialEq + std::fmt::Debug>(what: &str, ask: impl Fn() -> Result<T>, expected: T) -> Result<()> {

@@ -241,13 +241,14 @@ impl Connection {
         self.produce_bytes(topic, 0, &batch.encode()?)
     }
 
-    /// Produces a batch that must be taken; its base offset. A leader that has no lease at the moment is asked again.
+    /// Produces a batch that must be taken; its base offset. A leader that has no lease at the moment, or whose followers were late, is
+    /// asked again.
     pub fn append(&mut self, topic: &str, batch: &Batch) -> Result<i64> {
         wait::until(&format!("a batch to be taken by {topic}"), Duration::from_secs(20), || {
             let produced = self.produce(topic, batch)?;
             match produced.error {
                 code::NONE => Ok(Some(produced.base_offset)),
-                code::NOT_LEADER_OR_FOLLOWER => Ok(None),
+                code::NOT_LEADER_OR_FOLLOWER | code::NOT_ENOUGH_REPLICAS => Ok(None),
                 error => bail!("producing to {topic}: error {error}"),
             }
         })

@@ -16,7 +16,7 @@ use crate::wait;
 
 /// What a broker says that goes by without anybody's doing: on a machine that stands still for as long as a lease every leader loses its
 /// lease for a moment, and a follower that was slow may be out of the set.
-const PASSING: [i16; 4] = [
+pub const PASSING: [i16; 4] = [
     code::NOT_LEADER_OR_FOLLOWER,
     code::REQUEST_TIMED_OUT,
     code::NOT_ENOUGH_REPLICAS,

@@ -6,12 +6,13 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 
 use crate::cluster::Case;
-use crate::cluster::plan::Cluster;
+use crate::cluster::plan::{AGREE, Cluster};
 use crate::cluster::stage::Stage;
+use crate::cluster::topics::PASSING;
 use crate::raw::ask::code;
 use crate::raw::batch::Batch;
 use crate::raw::conn::{Connection, key};
-use crate::raw::expect::{equal, holds};
+use crate::raw::expect::{equal, holds, one_of};
 use crate::raw::stage::time;
 use crate::wait;
 
@@ -228,25 +229,21 @@ fn fill_one(to: SocketAddrV4, topic: &str, partition: i32, bytes: usize) -> Resu
     let mut to = Connection::open(to, Duration::from_secs(60))?;
     let count = bytes.div_ceil(batch.len());
     let mut under_way = std::collections::VecDeque::new();
-    let (mut at, mut refused) = (0, 0);
-    while at < count + refused + WINDOW {
-        if at >= WINDOW
-            && let Some(correlation) = under_way.pop_front()
-        {
-            let produced = Connection::read_produced(to.receive_for(correlation, key::PRODUCE, 8)?)?;
-            // What counts is bytes: those that a leader without its lease refuses are sent once more.
-            let again = [code::NOT_LEADER_OR_FOLLOWER, code::REQUEST_TIMED_OUT];
-            if again.contains(&produced.error) {
-                refused += 1;
-            } else {
-                equal(&format!("filling {topic}/{partition}"), produced.error, code::NONE)?;
-            }
-            holds(&format!("{refused} of {count} batches refused"), refused <= count)?;
-        }
-        if at < count + refused {
+    let (mut taken, mut refused_since) = (0, None);
+    while taken < count {
+        while under_way.len() < WINDOW && taken + under_way.len() < count {
             under_way.push_back(to.send(key::PRODUCE, 8, &body)?);
         }
-        at += 1;
+        let correlation = under_way.pop_front().context("nothing is under way")?;
+        let error = Connection::read_produced(to.receive_for(correlation, key::PRODUCE, 8)?)?.error;
+        if error == code::NONE {
+            (taken, refused_since) = (taken + 1, None);
+            continue;
+        }
+        // What counts is bytes: what a leader refuses that has no lease now, or whose followers are late, is sent once more.
+        one_of(&format!("filling {topic}/{partition}"), error, &PASSING)?;
+        let since = *refused_since.get_or_insert_with(Instant::now);
+        holds(&format!("{topic}/{partition}: error {error} for long"), since.elapsed() < AGREE)?;
     }
     Ok(count * batch.len())
 }

@@ -136,7 +136,8 @@ fn one_full(stage: &Stage) -> Result<String> {
     std::fs::remove_file(disk.0.join("balloon"))?;
     // The others may be out of a set for a while for reasons of their own.
     for topic in [led, followed, OFFSETS] {
-        wait::until(&format!("it to be in sync for {topic}"), HEALED, || {
+        let left = HEALED.saturating_sub(began.elapsed());
+        wait::until(&format!("it to be in sync for {topic}"), left, || {
             let all = cluster.described(2, topic)?;
             Ok((!all.is_empty() && all.iter().all(|seen| seen.isr.contains(&1))).then_some(()))
         })?;

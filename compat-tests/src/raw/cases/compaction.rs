@@ -110,8 +110,12 @@ fn is_being_compacted(folder: &Path) -> Result<bool> {
 const MOST_ROUNDS: usize = 8;
 
 fn killed(stage: &mut Stage) -> Result<()> {
-    // Rounds are to take long enough to be met.
-    let slow = settings(&[("log.cleaner.io.max.bytes.per.second", "1000000.0")]);
+    // Rounds are to take long enough to be met: the cleaner is slowed down after each buffer, so that buffers must be small for files to be
+    // on their way for long.
+    let slow = settings(&[
+        ("log.cleaner.io.max.bytes.per.second", "1000000.0"),
+        ("log.cleaner.io.buffer.size", "8192"),
+    ]);
     let mut broker = Broker::start(&stage.origin, "raw-compaction-killed", &slow)?;
     let mut to = Connection::open(broker.address(), PATIENCE)?;
     let topic = stage.name("t");

@@ -26,7 +26,7 @@ use crate::target::{Broker, Kind, Origin};
 use stage::{Skipped, Stage};
 
 /// The bound of a case.
-const BOUND: Duration = Duration::from_secs(60);
+const BOUND: Duration = Duration::from_secs(180);
 
 /// A case.
 #[derive(Clone, Copy)]

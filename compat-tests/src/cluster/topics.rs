@@ -310,6 +310,14 @@ impl Journal {
     }
 }
 
+/// Where partition 0 of a topic ends, as its leader says once enough copies have its newest record.
+pub fn end_of(to: &mut Connection, topic: &str) -> Result<i64> {
+    wait::until(&format!("the end of {topic}"), AGREE, || {
+        let found = to.offset_at(topic, 0, -1)?;
+        Ok((found.error == code::NONE).then_some(found.offset))
+    })
+}
+
 /// All of a partition, from a broker that leads it; one that does not say so now is asked again.
 pub fn stored(to: &mut Connection, topic: &str, partition: i32) -> Result<Vec<Stored>> {
     let mut last = 0;

@@ -9,7 +9,7 @@ use super::partitioned::{ALL, OFFSETS, all_in_sync, served};
 use crate::cluster::Case;
 use crate::cluster::plan::{AGREE, Cluster};
 use crate::cluster::stage::{Stage, shown};
-use crate::cluster::topics::{Journal, stored};
+use crate::cluster::topics::{Journal, end_of, stored};
 use crate::raw::ask::code;
 use crate::raw::ask::groups::commit_error;
 use crate::raw::batch::Batch;
@@ -130,15 +130,6 @@ fn commit_at(to: &mut Connection, group: &str, topic: &str, offset: i64, epoch: 
     commit_error(to.call(key::OFFSET_COMMIT, 7, &body)?)
 }
 
-/// Where partition 0 ends, as its leader says when enough copies have its newest record.
-fn end(cluster: &mut Cluster, leader: i32) -> Result<i64> {
-    let mut to = served(cluster, leader)?;
-    wait::until("the end", AGREE, || {
-        let found = to.offset_at("t", 0, -1)?;
-        Ok((found.error == code::NONE).then_some(found.offset))
-    })
-}
-
 fn epochs(stage: &Stage) -> Result<String> {
     let mut cluster = stage.plan().replicated().start()?;
     cluster.create_placed(1, "t", &[vec![1, 2, 3]])?;
@@ -155,7 +146,7 @@ fn epochs(stage: &Stage) -> Result<String> {
             cluster.broker(gone)?.stop()?;
             let (now, epoch) = cluster.wait_leader(witness, "t", 0, Some(gone))?;
             leader = now;
-            starts.push((epoch, end(&mut cluster, leader)?));
+            starts.push((epoch, end_of(&mut served(&mut cluster, leader)?, "t")?));
             cluster.broker(gone)?.start()?;
             cluster.wait_alive(&ALL)?;
             all_in_sync(&mut cluster, &["t"])?;
@@ -166,7 +157,7 @@ fn epochs(stage: &Stage) -> Result<String> {
             journal.append(&mut served(&mut cluster, leader)?, 0)?;
         }
     }
-    let end = end(&mut cluster, leader)?;
+    let end = end_of(&mut served(&mut cluster, leader)?, "t")?;
     let [(e0, _), (e1, first_end), (e2, second_end), (e3, _)] = [0, 1, 2, 3].map(|at: usize| starts[at]);
     let mut to = served(&mut cluster, leader)?;
     let rows = [

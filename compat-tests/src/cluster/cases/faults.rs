@@ -14,7 +14,7 @@ use crate::cluster::Case;
 use crate::cluster::plan::{AGREE, Cluster};
 use crate::cluster::proxy::Direction;
 use crate::cluster::stage::{Stage, shown};
-use crate::cluster::topics::{Journal, stored};
+use crate::cluster::topics::{Journal, end_of, stored};
 use crate::raw::ask::code;
 use crate::raw::ask::records::{Fetch, Produced, Want};
 use crate::raw::batch::Batch;
@@ -167,10 +167,7 @@ fn two_flips(stage: &Stage) -> Result<String> {
 fn epochs(cluster: &mut Cluster) -> Result<i32> {
     let (leader, current) = cluster.wait_leader(1, "t", 0, None)?;
     let mut to = cluster.broker(leader)?.connect()?;
-    let end = wait::until("the end", AGREE, || {
-        let found = to.offset_at("t", 0, -1)?;
-        Ok((found.error == code::NONE).then_some(found.offset))
-    })?;
+    let end = end_of(&mut to, "t")?;
     let mut starts: Vec<(i32, i64)> = Vec::new();
     for (offset, epoch, _) in stored(&mut to, "t", 0)? {
         if starts.last().is_none_or(|(last, _)| *last != epoch) {

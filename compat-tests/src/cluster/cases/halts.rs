@@ -13,7 +13,7 @@ use crate::cluster::Case;
 use crate::cluster::plan::{AGREE, Cluster};
 use crate::cluster::replicas::IN_SYNC;
 use crate::cluster::stage::{Loader, Stage};
-use crate::cluster::topics::Journal;
+use crate::cluster::topics::{Journal, end_of};
 use crate::raw::ask::code;
 use crate::raw::expect::{equal, holds};
 use crate::wait;
@@ -423,16 +423,6 @@ fn by_its_disk(stage: &Stage) -> Result<String> {
 /// How many copies may be rebuilt at the same time.
 const REBUILDS: &str = "felix.replication.rebuild.max.concurrent";
 
-/// Where partition 0 ends for readers, as its leader says.
-fn end(cluster: &mut Cluster) -> Result<i64> {
-    let (leader, _) = cluster.wait_leader(1, TOPIC, 0, None)?;
-    let mut to = served(cluster, leader)?;
-    wait::until("the end", AGREE, || {
-        let found = to.offset_at(TOPIC, 0, -1)?;
-        Ok((found.error == code::NONE).then_some(found.offset))
-    })
-}
-
 fn until_allowed(stage: &Stage) -> Result<String> {
     let mut cluster = stage.plan().set(REBUILDS, "0").start()?;
     cluster.create_placed(1, TOPIC, &[vec![1, 2, 3]])?;
@@ -441,7 +431,8 @@ fn until_allowed(stage: &Stage) -> Result<String> {
     let mut journal = Journal::new(TOPIC);
     append(&mut cluster, &mut journal, &[0], 20)?;
     cluster.wait_in_sync(1, TOPIC, &ALL)?;
-    let held = end(&mut cluster)?;
+    let (leader, _) = cluster.wait_leader(1, TOPIC, 0, None)?;
+    let held = end_of(&mut served(&mut cluster, leader)?, TOPIC)?;
     cluster.broker(3)?.kill();
     cluster.wait_in_sync(1, TOPIC, &[1, 2])?;
     append(&mut cluster, &mut journal, &[0], 20)?;

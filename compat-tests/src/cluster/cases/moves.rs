@@ -8,7 +8,7 @@ use crate::cluster::Case;
 use crate::cluster::network::Place;
 use crate::cluster::plan::{AGREE, Cluster};
 use crate::cluster::stage::Stage;
-use crate::cluster::topics::Journal;
+use crate::cluster::topics::{Journal, end_of};
 use crate::raw::expect::{equal, holds};
 use crate::wait;
 
@@ -192,9 +192,7 @@ fn furthest_once(stage: &Stage) -> Result<Option<String>> {
         journal.append(&mut to, 0)?;
     }
     // What was refused may be there as well.
-    let end = to.offset_at("t", 0, -1)?;
-    equal("asking for the end", end.error, 0)?;
-    let end = end.offset;
+    let end = end_of(&mut to, "t")?;
     cluster.broker(1)?.kill();
     cluster.broker(1)?.wipe()?;
     for id in [2, 3] {

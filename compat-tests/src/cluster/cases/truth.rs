@@ -6,7 +6,7 @@ use crate::cluster::Case;
 use crate::cluster::plan::{AGREE, Cluster};
 use crate::cluster::replicas::IN_SYNC;
 use crate::cluster::stage::Stage;
-use crate::cluster::topics::Journal;
+use crate::cluster::topics::{Journal, end_of};
 use crate::raw::expect::{equal, holds};
 use crate::wait;
 
@@ -124,13 +124,6 @@ fn told<T: PartialEq + std::fmt::Debug>(what: &str, ask: impl Fn() -> Result<T>,
         Ok((said == expected).then_some(()))
     });
     waited.context(last)
-}
-
-/// The end of what readers may read.
-fn end_of(to: &mut crate::raw::conn::Connection, topic: &str) -> Result<i64> {
-    let end = to.offset_at(topic, 0, -1)?;
-    equal("asking for the end", end.error, 0)?;
-    Ok(end.offset)
 }
 
 fn strings(all: &[&str]) -> Vec<String> {

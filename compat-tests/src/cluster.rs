@@ -22,19 +22,12 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 
 use crate::cache::Cache;
-use crate::machine;
 use crate::manifest::{Client, Manifests};
 use crate::process::{Strand, tail};
 use crate::raw::stage::Skipped;
 use crate::results::{CaseResult, PartResult, Status};
 use crate::target::{Kind, Origin};
 use stage::{Built, Stage};
-
-/// Half of the lease that cases have: brokers renew theirs six times in it, and what a machine that stands still for longer does to
-/// them is nobody's fault.
-const TOO_STILL: Duration = Duration::from_millis(500);
-/// How often a case is run for that reason.
-const MOST_RUNS: usize = 3;
 
 /// A case. It starts a cluster of its own.
 #[derive(Clone, Copy)]
@@ -101,41 +94,19 @@ pub fn run(
     let built = prepare(cache, manifests)?;
     for case in chosen {
         let logs = origin.logs().join("cluster").join(case.name);
-        let run = || -> Result<CaseResult> {
-            if logs.is_dir() {
-                std::fs::remove_dir_all(&logs)?;
-            }
-            std::fs::create_dir_all(&logs)?;
-            let stage = Stage::new(origin.binary().to_path_buf(), built.clone(), logs.clone(), full);
-            let result = run_one(case, stage);
-            if result.status == Status::Fail {
-                show_logs(&logs);
-            }
-            Ok(result)
-        };
-        let result = until_it_counts(run, machine::stood_still)?;
+        if logs.is_dir() {
+            std::fs::remove_dir_all(&logs)?;
+        }
+        std::fs::create_dir_all(&logs)?;
+        let stage = Stage::new(origin.binary().to_path_buf(), built.clone(), logs.clone(), full);
+        let result = run_one(case, stage);
+        let failed = result.status == Status::Fail;
         part.push(result);
+        if failed {
+            show_logs(&logs);
+        }
     }
     Ok(part)
-}
-
-/// Runs a case, and again if it failed while the machine stood still for so long that leases ran out by themselves: such a run shows
-/// something else than what the case asks. On a machine that runs, every failure counts.
-#[expect(clippy::print_stdout, reason = "the harness reports on stdout")]
-fn until_it_counts(
-    mut run: impl FnMut() -> Result<CaseResult>,
-    stood_still: impl Fn(Duration) -> Option<Duration>,
-) -> Result<CaseResult> {
-    for _ in 1..MOST_RUNS {
-        let result = run()?;
-        let pause = stood_still(Duration::from_millis(result.ms)).unwrap_or_default();
-        if result.status != Status::Fail || pause < TOO_STILL {
-            return Ok(result);
-        }
-        let (name, pause) = (&result.case, pause.as_secs_f64());
-        println!("void cluster/{name}: the machine stood still for {pause:.2} s: {}", result.detail);
-    }
-    run()
 }
 
 /// Runs one case on a thread of its own, so that one that hangs costs only itself.
@@ -182,30 +153,5 @@ fn show_logs(logs: &Path) {
         for line in tail(&file, 8).lines() {
             println!("    {}", line.chars().take(300).collect::<String>());
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn runs(fails: usize, pause: u64) -> Result<(usize, Status)> {
-        let mut runs = 0;
-        let run = || {
-            runs += 1;
-            let fails = runs <= fails;
-            Ok(if fails { CaseResult::fail("c", "so", 1) } else { CaseResult::pass("c") })
-        };
-        let result = until_it_counts(run, |_| Some(Duration::from_millis(pause)))?;
-        Ok((runs, result.status))
-    }
-
-    #[test]
-    fn only_a_failure_on_a_machine_that_stood_still_is_run_again() -> Result<()> {
-        assert_eq!(runs(1, 499)?, (1, Status::Fail));
-        assert_eq!(runs(1, 500)?, (2, Status::Pass));
-        assert_eq!(runs(0, 500)?, (1, Status::Pass));
-        assert_eq!(runs(9, 500)?, (3, Status::Fail));
-        Ok(())
     }
 }

@@ -1,5 +1,5 @@
 //! Whether the machine ran. Leases are times: where a virtual machine is not given a processor for longer than a lease, a broker loses
-//! its leases without anybody's fault, and a failure of that moment means something else than one on a machine that ran.
+//! its leases without anybody's fault. A failure says so if that happened meanwhile: it is where to look first.
 
 use std::sync::Mutex;
 use std::time::{Duration, Instant};

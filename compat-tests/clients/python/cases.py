@@ -3,7 +3,7 @@
 import threading
 import time
 
-from client import Record, TooLarge, TopicExists, wait_until
+from client import Record, TooLarge, TopicExists, collect, wait_until
 
 
 def run(name, client, topic, ask):
@@ -149,25 +149,11 @@ def commit_resume(client, topic):
     sent = numbered(10)
     client.produce(topic, sent)
     for half in (sent[:5], sent[5:]):
-        member, read = read_five(client, topic)
+        member = client.member(topic + "-group", topic)
+        read = collect(member.poll, 5)
         expect(values(read), values(half))
         member.commit(0, read[-1].offset + 1)
         member.close()
-
-
-def read_five(client, topic):
-    """A new member of the group with the first five records that it reads. A client that says that its members hang
-    now and then (with the reason, in its adapter) gets a second one."""
-    lives = getattr(client, "member_lives", 1)
-    for life in range(1, lives + 1):
-        member, read = client.member(topic + "-group", topic), []
-        try:
-            wait_until(lambda: read.extend(member.poll(5 - len(read))) or len(read) >= 5, "five records", 15 / lives)
-            return member, read
-        except TimeoutError:
-            member.close()
-            if life == lives or read:
-                raise
 
 
 def compacted(client, ask):
@@ -253,6 +239,13 @@ def group_of_three(client, topic, ask):
             assert member.error is None, f"a member failed: {member.error!r}"
         return all(parts) and sum(map(len, parts)) == 6 and len(frozenset().union(*parts)) == 6
 
+    def settled(members, what):
+        try:
+            wait_until(lambda: shared(members), what, 40)
+        except TimeoutError as error:
+            held = [sorted(member.assigned) for member in members]
+            raise TimeoutError(f"{error}, who hold {held}") from None
+
     def all_read():
         read = {record.value for member in everyone for record in member.read}
         return read >= set(sent)
@@ -260,16 +253,16 @@ def group_of_three(client, topic, ask):
     send(b"before")
     everyone = [Member(client, group, topic), Member(client, group, topic)]
     first, second = everyone
-    wait_until(lambda: shared([first, second]), "two members to share the partitions", 40)
+    settled([first, second], "two members to share the partitions")
     third = Member(client, group, topic)
     everyone.append(third)
-    wait_until(lambda: shared(everyone), "the third member to get its part", 40)
+    settled(everyone, "the third member to get its part")
     ask("restart")
     send(b"restarted")
     wait_until(all_read, "all records after the restart", 40)
-    wait_until(lambda: shared(everyone), "the members to be together again", 40)
+    settled(everyone, "the members to be together again")
     second.leave()
-    wait_until(lambda: shared([first, third]), "the others to take over", 40)
+    settled([first, third], "the others to take over")
     send(b"left")
     wait_until(all_read, "all records after the leave", 40)
     first.leave()

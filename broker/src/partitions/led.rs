@@ -1,13 +1,13 @@
 //! Which partitions this broker leads: what the lanes publish, and everyone else looks up.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use felix_protocol::ids::{BrokerId, Generation, Offset, PartitionId};
 use felix_replication::halted::{HaltReason, Halted};
 use felix_storage::FlushError;
 use parking_lot::{Mutex, RwLock};
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 
 use crate::partitions::handle::PartitionHandle;
 
@@ -16,6 +16,9 @@ pub(crate) struct Led {
     node: BrokerId,
     handles: RwLock<HashMap<PartitionId, PartitionHandle>>,
     halted: Mutex<BTreeMap<PartitionId, Halted>>,
+    /// Those of them that nobody looked at yet.
+    newly_halted: Mutex<BTreeSet<PartitionId>>,
+    halting: Notify,
     /// Counts changes of `handles` and `halted`.
     changes: watch::Sender<u64>,
     /// The first failure that this process must not survive.
@@ -30,6 +33,8 @@ impl Led {
             node,
             handles: RwLock::new(HashMap::new()),
             halted: Mutex::new(BTreeMap::new()),
+            newly_halted: Mutex::new(BTreeSet::new()),
+            halting: Notify::new(),
             changes: watch::Sender::new(0),
             fatal: watch::Sender::new(None),
             losses: AtomicU64::new(0),
@@ -82,6 +87,18 @@ impl Led {
         }
         tracing::error!(%partition, %generation, position, %reason, remedy = reason.remedy(), "a copy is halted");
         self.changes.send_modify(|changes| *changes += 1);
+        self.newly_halted.lock().insert(*partition);
+        self.halting.notify_one();
+    }
+
+    /// Waits until a copy halts that [`Led::take_newly_halted`] has not given out.
+    pub(super) async fn halting(&self) {
+        self.halting.notified().await;
+    }
+
+    /// The copies that have halted since this was last called.
+    pub(super) fn take_newly_halted(&self) -> BTreeSet<PartitionId> {
+        std::mem::take(&mut self.newly_halted.lock())
     }
 
     /// A copy that had stopped goes on.
@@ -116,6 +133,20 @@ impl Led {
         tracing::error!(
             %partition, %generation, exposed,
             "loss event: no eligible follower answers, so the partition is given up; so many records that this broker alone \
+             acknowledged may be lost"
+        );
+    }
+
+    /// A leader whose copy has halted gave its tenure up; so many records may be on that copy alone.
+    pub(super) fn gave_up(&self, partition: &PartitionId, generation: Generation, exposed: i64) {
+        if exposed <= 0 {
+            tracing::warn!(%partition, %generation, "the copy that leads is halted: another broker is to lead");
+            return;
+        }
+        self.losses.fetch_add(1, Ordering::Relaxed);
+        tracing::error!(
+            %partition, %generation, exposed,
+            "loss event: the copy that leads is halted, and another broker is to lead; so many records that this broker alone \
              acknowledged may be lost"
         );
     }

@@ -41,6 +41,7 @@ use retries::Retries;
 
 mod damaged;
 mod following;
+mod halted;
 mod retries;
 mod room;
 
@@ -160,6 +161,7 @@ impl Reconciler {
                     _ = stopped.wait_for(|stop| *stop) => false,
                     () = wait => true,
                     () = self.damaged.notified() => true,
+                    () = self.partitions.led.halting() => true,
                 }
             });
             if !go_on {
@@ -229,6 +231,8 @@ impl Reconciler {
         let first = self.seen.revision() == Revision::ABSENT;
         self.seen = Arc::clone(view);
         changes.look_at(self.due_again());
+        let halted = self.partitions.led.take_newly_halted();
+        changes.look_at(halted.into_iter().filter(|partition| self.held.contains_key(partition)));
         if changes.is_empty() {
             return;
         }
@@ -284,7 +288,11 @@ impl Reconciler {
                     }
                 }
                 // Somebody else may have written the key: another set of replicas, say.
-                (Some(generation), Some(_)) => self.tell_of_key(view, *partition, generation),
+                (Some(generation), Some(_)) => {
+                    if !self.give_up_halted(view, *partition, generation) {
+                        self.tell_of_key(view, *partition, generation);
+                    }
+                }
                 // Lost, and ended by now.
                 (None, Some(_)) => {}
                 (None, None) if state.state.replicas.len() > 1 && state.state.replicas.contains(&node) => {

@@ -114,6 +114,12 @@ pub fn without(
     }
 }
 
+/// Whether somebody else could lead with everything acknowledged if the leader gave its tenure up now.
+pub fn has_heir(view: &View, partition: &Partition) -> bool {
+    let Some(leader) = partition.leader.filter(|_| partition.opened()) else { return false };
+    clean(view, partition, &Standings::new(), &BTreeSet::from([leader.broker])).is_some()
+}
+
 /// The best candidate that holds everything acknowledged.
 fn clean(
     view: &View,

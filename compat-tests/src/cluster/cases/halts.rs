@@ -15,6 +15,7 @@ use crate::cluster::replicas::IN_SYNC;
 use crate::cluster::stage::{Loader, Stage};
 use crate::cluster::topics::{Journal, end_of};
 use crate::raw::ask::code;
+use crate::raw::compacted::{self, Writer};
 use crate::raw::expect::{equal, holds};
 use crate::wait;
 
@@ -34,6 +35,13 @@ pub const CASES: &[Case] = &[
                  told of, writes go on by the others, and the folder and a restart, as the page says, bring it back",
         seconds: 150,
         run: by_its_disk,
+    },
+    Case {
+        name: "halted-in-compaction",
+        proves: "what compaction wrote anew cannot take its place on the leader: its copy halts as storage, it gives the partition up by its own word while it \
+                 serves everything else, another leads with all of it, and when the folder is in order a restart brings the copy back",
+        seconds: 120,
+        run: in_compaction,
     },
     Case {
         name: "halted-until-allowed",
@@ -163,7 +171,9 @@ fn told_of(stage: &Stage, cluster: &mut Cluster, row: &Value, halted: usize) -> 
     let isr = wait::until("3 to be in neither set", AGREE, || {
         let [leader, replicas, isr, elr] = tools.partition(TOPIC)?;
         last = format!("led by {leader}, in sync {isr}, eligible {elr}");
-        equal("replicas", replicas.as_str(), "1,2,3")?;
+        let mut replicas: Vec<&str> = replicas.split(',').collect();
+        replicas.sort_unstable();
+        equal("replicas", replicas, vec!["1", "2", "3"])?;
         let good = ["1", "2"].contains(&leader.as_str()) && !isr.contains('3') && !elr.contains('3');
         Ok(good.then_some(isr))
     });
@@ -418,6 +428,77 @@ fn by_its_disk(stage: &Stage) -> Result<String> {
     cluster.all_run()?;
     let compared = stage.verify_copies(&mut cluster, 4)?;
     Ok(format!("halted at {}; {sent} records of a load went on; {compared}", told.join(" and ")))
+}
+
+/// Segments that compaction merges with the one before them.
+const MERGED: usize = 3;
+
+fn in_compaction(stage: &Stage) -> Result<String> {
+    let mut cluster = stage.plan().set("log.cleaner.backoff.ms", "200").start()?;
+    cluster.create_placed(1, TOPIC, &[vec![3, 1, 2]])?;
+    cluster.create_placed(1, "u", &[vec![1, 2, 3], vec![2, 3, 1], vec![3, 1, 2]])?;
+    let mut load = stage.load_existing(&cluster, Loader::Rdkafka, "u", 3)?;
+    let mut to = served(&mut cluster, 3)?;
+    let (policy, others): (Vec<_>, Vec<_>) =
+        compacted::settings().into_iter().partition(|(name, _)| *name == "cleanup.policy");
+    for (name, value) in others {
+        equal(name, to.alter(TOPIC, name, 0, Some(value))?, 0)?;
+    }
+    let mut writer = Writer::new(TOPIC);
+    for segment in 0..=MERGED {
+        let value = format!("in segment {segment}");
+        writer.send(&mut to, 0, &[("a", Some(&value)), ("b", Some(&value))])?;
+        writer.close_segment();
+    }
+    writer.close(&mut to)?;
+    cluster.wait_in_sync(1, TOPIC, &ALL)?;
+
+    // A folder has the name that a segment is to have while it is on its way out.
+    let held = folder(&mut cluster, 3, 0)?;
+    let mut obstacles = Vec::new();
+    for (log, _) in bytes(&held)?.into_iter().skip(1).take(MERGED) {
+        let obstacle = PathBuf::from(format!("{}.deleted", log.display()));
+        std::fs::create_dir(&obstacle)?;
+        std::fs::write(obstacle.join("file"), "in its way")?;
+        obstacles.push(obstacle);
+    }
+    equal("obstacles", obstacles.len(), MERGED)?;
+    let (before, losses) =
+        (cluster.described(1, TOPIC)?, cluster.sum(&ALL, "felix_broker_loss_events_total")?);
+    for (name, value) in policy {
+        equal(name, served(&mut cluster, 1)?.alter(TOPIC, name, 0, Some(value))?, 0)?;
+    }
+    let row = wait_halted(&mut cluster, 3, 0, "storage")?;
+    let since = Instant::now();
+    let (leader, epoch) = cluster.wait_leader(1, TOPIC, 0, Some(3))?;
+    let took = since.elapsed();
+    holds(&format!("{epoch} after {before:?}"), epoch == before[0].epoch + 1)?;
+    equal("loss events", cluster.sum(&ALL, "felix_broker_loss_events_total")?, losses)?;
+    told_of(stage, &mut cluster, &row, 1)?;
+    holds("it serves everything else", cluster.broker(3)?.ready())?;
+    load.progress(50)?;
+    let mut to = served(&mut cluster, leader)?;
+    writer.send(&mut to, 0, &[("a", Some("by another leader"))])?;
+    writer.close(&mut to)?;
+    writer.wait_compacted(&mut to)?;
+
+    cluster.broker(3)?.stop()?;
+    for obstacle in obstacles.iter().filter(|obstacle| obstacle.is_dir()) {
+        std::fs::remove_dir_all(obstacle)?;
+    }
+    start(&mut cluster, &[3], &ALL)?;
+    cluster.wait_in_sync(1, TOPIC, &ALL)?;
+    none_halted(&mut cluster, &ALL)?;
+    let (leader, _) = cluster.wait_leader(1, TOPIC, 0, None)?;
+    writer.wait_compacted(&mut served(&mut cluster, leader)?)?;
+
+    let sent = load.finish()?;
+    cluster.all_run()?;
+    let compared = stage.verify_copies(&mut cluster, 4)?;
+    Ok(format!(
+        "another led {:.2} s after the copy had halted; {sent} records of a load; {compared}",
+        took.as_secs_f64()
+    ))
 }
 
 /// How many copies may be rebuilt at the same time.

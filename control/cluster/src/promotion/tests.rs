@@ -77,6 +77,29 @@ fn only_a_copy_that_holds_everything_is_named() {
 }
 
 #[test]
+fn an_heir_lives_holds_everything_and_is_not_the_leader() {
+    let (mut world, id) = three();
+    let has_heir = |world: &World| has_heir(&world.view, world.state(id));
+    assert!(!has_heir(&world), "nothing was opened that could be given up");
+    open(&mut world, id, 1);
+    assert!(!has_heir(&world), "brokers 2 and 3 live, and nobody vouched for what they hold");
+    vouch(&mut world, id, &[pair(3, 33)]);
+    assert!(has_heir(&world));
+    world.fence(3);
+    assert!(!has_heir(&world));
+    world.register(3);
+    assert!(has_heir(&world));
+    // Given up in favour of nobody in particular: the heir leads, and the one before it is the last resort.
+    world.resign(id, &[]).unwrap();
+    assert!(!has_heir(&world), "nobody leads");
+    world.settle();
+    assert_eq!(led(&world, id), Some((3, 2, Some(log(33)))));
+    assert!(!has_heir(&world), "it has not opened");
+    open(&mut world, id, 33);
+    assert!(has_heir(&world), "the old leader's copy");
+}
+
+#[test]
 fn a_leader_that_never_opened_changes_nothing_of_who_may_follow_it() {
     let (mut world, id) = three();
     open(&mut world, id, 1);

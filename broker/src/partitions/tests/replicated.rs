@@ -91,6 +91,41 @@ fn all_replicas_become_members_while_writes_go_on_and_any_of_them_leads_with_eve
     }
 }
 
+#[test]
+fn a_leader_whose_copy_breaks_gives_way_to_one_that_has_everything() {
+    let server = Server::new();
+    let members = members(&server, &[1, 2, 3]);
+    let one = &members[0];
+    let (partition, alone) = (topic_on(one, &[1, 2, 3]), topic_named("alone", one, &[1]));
+    let (handle, own) = (one.led(partition, one.agent.session()), one.led(alone, one.agent.session()));
+    until(one, || handle_append(one, &handle) && eligible(&one.agent.view(), &partition) == 2);
+    let end = handle.log_end();
+    for id in [alone, partition] {
+        one.broker.partitions.lane_of(&id).send(Message::Break { partition: id });
+    }
+    let leads = |member: &Member| {
+        let handle = member.broker.partitions.get(&partition)?;
+        (handle.stage() == Stage::Open && handle.is_leader()).then_some(handle)
+    };
+    let (leader, next) =
+        one.eventually(|| members[1..].iter().find_map(|member| Some((member, leads(member)?))));
+    assert_eq!(next.log_end(), end, "nothing is lost");
+    until(leader, || handle_append(leader, &next));
+    assert_eq!(one.broker.partitions.losses(), 0);
+    // It says that it has stopped, and those who acknowledge do without it.
+    let broken = |pair: &felix_cluster::state::Pair| pair.broker == BrokerId(1);
+    one.wait_for(|view| !view.partition(&partition).unwrap().state.eligible.iter().any(broken));
+    assert_eq!(one.broker.partitions.halted().len(), 2);
+    // Nobody else could lead this one, and what it has can still be read.
+    let view = one.agent.view();
+    assert!(view.partition(&alone).unwrap().led_by(BrokerId(1), one.agent.session()).is_some());
+    assert_eq!(own.stage(), Stage::Halted);
+    drop((handle, own, next));
+    for member in members {
+        member.stop();
+    }
+}
+
 /// Tries until it is so, from outside of the runtime: who writes waits on it.
 fn until(member: &Member, mut test: impl FnMut() -> bool) {
     for _ in 0..4000 {

@@ -33,6 +33,12 @@ fn eligible(view: &View, partition: &PartitionId) -> usize {
     view.partition(partition).map_or(0, |it| it.state.eligible.len())
 }
 
+/// The partition, if that broker leads it with an open copy.
+fn leads(member: &Member, partition: &PartitionId) -> Option<PartitionHandle> {
+    let handle = member.broker.partitions.get(partition)?;
+    (handle.stage() == Stage::Open && handle.is_leader()).then_some(handle)
+}
+
 /// The copy's log as it lies on the disk, if the copy is there.
 fn stored(member: &Member, partition: &PartitionId) -> Vec<u8> {
     logs(member, partition).iter().map(|log| std::fs::read(log).unwrap()).collect::<Vec<_>>().concat()
@@ -76,12 +82,8 @@ fn all_replicas_become_members_while_writes_go_on_and_any_of_them_leads_with_eve
     one.broker.runtime.block_on(one.agent.drain()).unwrap();
     one.stop();
     // One of the two leads with all of it, and the other stands for what is written from now on.
-    let leads = |member: &Member| {
-        let handle = member.broker.partitions.get(&partition)?;
-        (handle.stage() == Stage::Open && handle.is_leader()).then_some(handle)
-    };
-    let (leader, handle) =
-        members[0].eventually(|| members.iter().find_map(|member| Some((member, leads(member)?))));
+    let (leader, handle) = members[0]
+        .eventually(|| members.iter().find_map(|member| Some((member, leads(member, &partition)?))));
     assert_eq!(handle.log_end(), end);
     until(leader, || handle_append(leader, &handle));
     assert_eq!(handle.mark(), handle.log_end());
@@ -103,12 +105,8 @@ fn a_leader_whose_copy_breaks_gives_way_to_one_that_has_everything() {
     for id in [alone, partition] {
         one.broker.partitions.lane_of(&id).send(Message::Break { partition: id });
     }
-    let leads = |member: &Member| {
-        let handle = member.broker.partitions.get(&partition)?;
-        (handle.stage() == Stage::Open && handle.is_leader()).then_some(handle)
-    };
     let (leader, next) =
-        one.eventually(|| members[1..].iter().find_map(|member| Some((member, leads(member)?))));
+        one.eventually(|| members[1..].iter().find_map(|member| Some((member, leads(member, &partition)?))));
     assert_eq!(next.log_end(), end, "nothing is lost");
     until(leader, || handle_append(leader, &next));
     assert_eq!(one.broker.partitions.losses(), 0);
